@@ -20,10 +20,15 @@ export function arm() {
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-extend]");
     if (button === null) return;
-    const length = await ask("Train this trial longer?", "", "Extend", { input: `Length in all, in ${button.dataset.unit}` });
+    const length = await ask("Train this trial longer?", "", "Extend", {
+      input: `Length in all, in ${button.dataset.unit}`,
+    });
     if (!length) return;
     if (!/^\d+$/.test(length)) return say(`The length must be a whole number of ${button.dataset.unit}.`);
-    await change(button, button.dataset.extend, "Extend: done.", { method: "POST", body: JSON.stringify({ length: Number(length) }) });
+    await change(button, button.dataset.extend, "Extend: done.", {
+      method: "POST",
+      body: JSON.stringify({ length: Number(length) }),
+    });
   });
   // No submit button: Enter in the field of the dialog would press the first of them.
   document.getElementById("ask-no").addEventListener("click", () => document.getElementById("ask").close("no"));
@@ -96,7 +101,11 @@ export function ask(question, loss, word, { input = "", isHarmless = input !== "
   dialog.showModal();
   if (input) field.focus();
   return new Promise((resolve) =>
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" && (input === "" || field.value.trim())), { once: true }),
+    dialog.addEventListener(
+      "close",
+      () => resolve(dialog.returnValue === "yes" && (input === "" || field.value.trim())),
+      { once: true },
+    ),
   );
 }
 

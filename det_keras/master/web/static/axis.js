@@ -3,7 +3,12 @@
 import { durationText } from "./formats.js";
 
 /** @type {[number, string][]} Seconds of each unit of time, and its sign. */
-const TIMES = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+const TIMES = [
+  [86400, "d"],
+  [3600, "h"],
+  [60, "min"],
+  [1, "s"],
+];
 const TIME_STEPS = [
   ...[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30],
   ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes),
@@ -17,19 +22,22 @@ const LEAST_WIDTH = 58;
 export const timeAxis = {
   incrs: TIME_STEPS,
   values: (plot, ticks, _index, _space, step) => {
-    if (plot.scales.x.distr === 3) return ticks.map((value) => (value === null ? null : timeTick(value, unitOf(value, value))));
+    if (plot.scales.x.distr === 3)
+      return ticks.map((value) => (value === null ? null : timeTick(value, unitOf(value, value))));
     const unit = unitOf(Math.max(...ticks.map(Math.abs)), step);
     return ticks.map((value) => timeTick(value, unit));
   },
 };
 
 // Returns the largest unit of which there are at least two, and in which steps have few decimals.
-const unitOf = (last, step) => TIMES.find(([size]) => Math.abs(last) >= 2 * size && Number.isInteger((100 * step) / size)) ?? TIMES.at(-1);
+const unitOf = (last, step) =>
+  TIMES.find(([size]) => Math.abs(last) >= 2 * size && Number.isInteger((100 * step) / size)) ?? TIMES.at(-1);
 
 const timeTick = (value, [size, name]) => (value === 0 ? "0" : `${plain(value / size)} ${name}`);
 
 // A moment of a run.
-export const timeText = (value) => (Math.abs(value) < 60 ? `${plain(Number(value.toPrecision(3)))} s` : durationText(value));
+export const timeText = (value) =>
+  Math.abs(value) < 60 ? `${plain(Number(value.toPrecision(3)))} s` : durationText(value);
 
 // An axis of bytes: all ticks have the unit of the largest.
 export const bytesAxis = (unit) => ({
@@ -39,7 +47,9 @@ export const bytesAxis = (unit) => ({
   },
   values: (_plot, ticks) => {
     const at = power(Math.max(...ticks.map((value) => Math.abs(value ?? 0))));
-    return ticks.map((value) => (value === null ? null : value === 0 ? "0" : `${plain(value / 1024 ** at)} ${PREFIXES[at]}${unit}`));
+    return ticks.map((value) =>
+      value === null ? null : value === 0 ? "0" : `${plain(value / 1024 ** at)} ${PREFIXES[at]}${unit}`,
+    );
   },
 });
 

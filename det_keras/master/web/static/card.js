@@ -51,10 +51,13 @@ export class Card {
     ]);
     this.root.dataset.card = spec.title;
     this.root.card = this;
-    this.observer = new IntersectionObserver((entries) => {
-      this.isNear = entries.at(-1).isIntersecting;
-      if (this.isNear && (!this.isSeen || this.isStale)) this.load();
-    }, { rootMargin: "300px" });
+    this.observer = new IntersectionObserver(
+      (entries) => {
+        this.isNear = entries.at(-1).isIntersecting;
+        if (this.isNear && (!this.isSeen || this.isStale)) this.load();
+      },
+      { rootMargin: "300px" },
+    );
     this.observer.observe(this.root);
     this.sizes = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.sizes.observe(this.body);
@@ -91,12 +94,21 @@ export class Card {
       if (text === this.text) return;
       const { x, lines } = JSON.parse(text);
       this.text = text;
-      this.data = { x, lines: lines.map((line) => ({ ...line, y: line.y.map((value) => (value === null ? undefined : value === "NaN" ? null : value)) })) };
+      this.data = {
+        x,
+        lines: lines.map((line) => ({
+          ...line,
+          y: line.y.map((value) => (value === null ? undefined : value === "NaN" ? null : value)),
+        })),
+      };
       this.draw();
       this.wall.loaded(this);
     } catch (error) {
       if (wanted !== this.wanted || error.name === "AbortError") return;
-      if (this.plot === null) this.body.replaceChildren(element("p", { className: "faint", textContent: `Could not be drawn: ${error.message}` }));
+      if (this.plot === null)
+        this.body.replaceChildren(
+          element("p", { className: "faint", textContent: `Could not be drawn: ${error.message}` }),
+        );
       else {
         this.failure.textContent = `Not up to date: ${error.message}`;
         this.failure.hidden = false;
@@ -115,12 +127,23 @@ export class Card {
     this.scale = this.wall.scaleOf(this.spec);
     const styled = shown.lines.map((line) => this.styled(line));
     // The baseline is painted above the others; the bands of groups know the places of their lines.
-    const lines = shown.bands ? styled : [...styled.filter(({ isBaseline }) => !isBaseline), ...styled.filter(({ isBaseline }) => isBaseline)];
+    const lines = shown.bands
+      ? styled
+      : [...styled.filter(({ isBaseline }) => !isBaseline), ...styled.filter(({ isBaseline }) => isBaseline)];
     this.bands = shown.bands ?? [];
     this.groups = shown.groups ?? [];
-    const clean = (y) => (logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y);
+    const clean = (y) =>
+      logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y;
     const data = [shown.x, ...lines.map((line) => clean(line.y))];
-    const key = JSON.stringify([this.wall.axisName(this.spec), logX, logY, this.spec.low, this.spec.high, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
+    const key = JSON.stringify([
+      this.wall.axisName(this.spec),
+      logX,
+      logY,
+      this.spec.low,
+      this.spec.high,
+      shown.bands ?? [],
+      lines.map(({ y, ...line }) => line),
+    ]);
     this.lines = lines;
     showLegend(this.legend, this.meaning());
     if (lines.length === 0) {
@@ -145,17 +168,29 @@ export class Card {
   }
 
   styled(line) {
-    const metric = this.spec.metrics.find(({ key }) => key === line.metric) ?? { style: "solid", name: line.metric, group: "" };
+    const metric = this.spec.metrics.find(({ key }) => key === line.metric) ?? {
+      style: "solid",
+      name: line.metric,
+      group: "",
+    };
     const { baseline } = this.wall;
     const isBaseline = baseline !== null && !line.isEdge && isOf(line, baseline);
     // uPlot paints a band with the alpha of its edge, so that an edge is invisible by its width.
     const width = line.isEdge ? 0 : line.isRaw ? 1 : isBaseline ? BASELINE_WIDTH : LINE_WIDTH;
-    return { ...line, color: line.color ?? this.colorOf(line), dash: metric.style, label: this.labelOf(line, metric), isBaseline, width };
+    return {
+      ...line,
+      color: line.color ?? this.colorOf(line),
+      dash: metric.style,
+      label: this.labelOf(line, metric),
+      isBaseline,
+      width,
+    };
   }
 
   colorOf({ trial, metric }) {
     // The lines of one run have no colour of a run to tell.
-    if (this.spec.isOwn && this.wall.runs.size === 1) return runColor(this.spec.metrics.findIndex(({ key }) => key === metric));
+    if (this.spec.isOwn && this.wall.runs.size === 1)
+      return runColor(this.spec.metrics.findIndex(({ key }) => key === metric));
     return this.scale === null || trial === this.wall.baseline ? this.wall.color(trial) : this.scale.colorOf(trial);
   }
 
@@ -163,26 +198,46 @@ export class Card {
   // the runs, and the styles of the groups of metrics.
   meaning({ isWhole = false } = {}) {
     const { isOwn, metrics, source } = this.spec;
-    if (source) return { scale: null, items: isWhole ? this.lines.map(({ label, color, dash }) => ({ name: label, color, dash })) : [] };
-    const dashes = (isOwn || isWhole) && metrics.length > 1 ? metrics.map(({ name, group, key, style }) => ({ name: [group, name].filter(Boolean).join(" "), dash: style, color: this.wall.runs.size === 1 ? this.lines.find((line) => line.metric === key)?.color : undefined })) : [];
+    if (source)
+      return {
+        scale: null,
+        items: isWhole ? this.lines.map(({ label, color, dash }) => ({ name: label, color, dash })) : [],
+      };
+    const dashes =
+      (isOwn || isWhole) && metrics.length > 1
+        ? metrics.map(({ name, group, key, style }) => ({
+            name: [group, name].filter(Boolean).join(" "),
+            dash: style,
+            color: this.wall.runs.size === 1 ? this.lines.find((line) => line.metric === key)?.color : undefined,
+          }))
+        : [];
     if (this.groups.length) return { scale: null, items: [...this.groups, ...dashes] };
     const runs = isWhole && this.wall.runs.size > 1 ? this.runMarks() : [];
     if (this.scale === null) return { scale: null, items: [...runs, ...dashes] };
     const { name, kinds = [], color } = this.scale;
     const values = kinds.map((kind) => ({ name: kind, color: color(kind) }));
-    return { name, scale: this.scale.kinds ? null : this.scale, items: [...values, ...runs.filter(({ isBaseline }) => isBaseline), ...dashes] };
+    return {
+      name,
+      scale: this.scale.kinds ? null : this.scale,
+      items: [...values, ...runs.filter(({ isBaseline }) => isBaseline), ...dashes],
+    };
   }
 
   // The runs of the card with their colours.
   runMarks() {
     const lines = new Map(this.lines.map((line) => [line.trial, line]));
-    return [...lines].map(([trial, { color, isBaseline }]) => ({ name: `${this.wall.nameOf(trial)}${isBaseline ? " (baseline)" : ""}`, color, isBaseline }));
+    return [...lines].map(([trial, { color, isBaseline }]) => ({
+      name: `${this.wall.nameOf(trial)}${isBaseline ? " (baseline)" : ""}`,
+      color,
+      isBaseline,
+    }));
   }
 
   // Lines of groups of runs and of machines have labels.
   labelOf(line, metric) {
     const { runs } = this.wall;
-    if (line.label === undefined) return [this.wall.nameOf(line.trial), metric.group, metric.name].filter(Boolean).join(" ");
+    if (line.label === undefined)
+      return [this.wall.nameOf(line.trial), metric.group, metric.name].filter(Boolean).join(" ");
     return line.trial !== null && runs.size > 1 ? `${this.wall.nameOf(line.trial)} ${line.label}` : line.label;
   }
 
@@ -192,7 +247,12 @@ export class Card {
     if (low === null && high === null) return {};
     return {
       range: (_, least, most) => {
-        const [from, to] = least === null ? [0, 1] : logY ? uPlot.rangeLog(least, most, 10, false) : uPlot.rangeNum(least, most, 0.1, true);
+        const [from, to] =
+          least === null
+            ? [0, 1]
+            : logY
+              ? uPlot.rangeLog(least, most, 10, false)
+              : uPlot.rangeNum(least, most, 0.1, true);
         const [first, last] = [low ?? Math.min(from, high), high ?? Math.max(to, low)];
         return first < last ? [first, last] : logY ? [first / 10, last * 10] : [first - 1, last + 1];
       },
@@ -202,34 +262,54 @@ export class Card {
   options(lines, bands, { logX, logY }) {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(name).trim();
-    const axis = { stroke: color("--faint"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--grid"), width: 1 }, font: "11px system-ui, sans-serif" };
+    const axis = {
+      stroke: color("--faint"),
+      grid: { stroke: color("--grid"), width: 1 },
+      ticks: { stroke: color("--grid"), width: 1 },
+      font: "11px system-ui, sans-serif",
+    };
     const wall = this.wall;
     const numbers = { values: (_, ticks) => numberTicks(ticks) };
     return {
       ...this.size(),
       legend: { show: false },
       scales: {
-        x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => wall.rangeOf(this.spec) ?? (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
+        x: {
+          time: false,
+          distr: logX ? 3 : 1,
+          range: (_, low, high) => wall.rangeOf(this.spec) ?? (low === high ? [low - 0.5, high + 0.5] : [low, high]),
+        },
         y: { distr: logY ? 3 : 1, ...this.range(logY) },
       },
       axes: [
         { ...axis, size: 30, ...(wall.isOverTime(this.spec) ? timeAxis : numbers) },
         { ...axis, size: widthOf, ...(this.spec.unit ? bytesAxis(this.spec.unit) : numbers) },
       ],
-      series: [{}, ...lines.map((line) => ({
-        label: line.label,
-        stroke: resolved(line.color, color),
-        dash: DASHES[line.dash],
-        width: line.width,
-        alpha: this.alphaOf(line, this.wall.highlighted),
-        spanGaps: false,
-        // Of the data at the time of drawing: a zoom replaces them.
-        points: { show: (plot, index) => !line.isEdge && plot.data[index].filter((value) => value !== undefined).length < 3, size: 6 },
-      }))],
+      series: [
+        {},
+        ...lines.map((line) => ({
+          label: line.label,
+          stroke: resolved(line.color, color),
+          dash: DASHES[line.dash],
+          width: line.width,
+          alpha: this.alphaOf(line, this.wall.highlighted),
+          spanGaps: false,
+          // Of the data at the time of drawing: a zoom replaces them.
+          points: {
+            show: (plot, index) => !line.isEdge && plot.data[index].filter((value) => value !== undefined).length < 3,
+            size: 6,
+          },
+        })),
+      ],
       bands,
       cursor: {
         // The other cards follow the pointer, not the drag: the range that it chooses is set once, for all cards.
-        sync: { key: this.wall.axisName(this.spec), scales: ["x", null], setSeries: false, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        sync: {
+          key: this.wall.axisName(this.spec),
+          scales: ["x", null],
+          setSeries: false,
+          filters: { pub: (type) => type === "mousemove" || type === "mouseleave" },
+        },
         drag: { x: true, y: false, setScale: false },
         points: { show: false },
         bind: { dblclick: () => () => wall.setRange(null) },
@@ -238,13 +318,15 @@ export class Card {
         // Not by the cursor of uPlot: a mouse event comes after the pointer event that has entered the list of runs.
         ready: [(plot) => plot.over.addEventListener("pointerleave", () => wall.highlight(null))],
         setCursor: [(plot) => this.moved(plot)],
-        setSelect: [(plot) => {
-          const { left, width } = plot.select;
-          if (width < 4) return;
-          const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
-          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-          if (wall.hasAxis(this.spec)) wall.setRange(range);
-        }],
+        setSelect: [
+          (plot) => {
+            const { left, width } = plot.select;
+            if (width < 4) return;
+            const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+            plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+            if (wall.hasAxis(this.spec)) wall.setRange(range);
+          },
+        ],
       },
     };
   }
@@ -261,15 +343,24 @@ export class Card {
     const found = this.lines
       .map((line, index) => ({ line, at: nearest(plot.data[index + 1], idx) }))
       .filter(({ line, at }) => at !== null && !line.isRaw && !line.isEdge)
-      .map(({ line, at }) => ({ line, at, value: line.y[at], distance: Math.abs(plot.valToPos(line.y[at], "y") - top) }))
+      .map(({ line, at }) => ({
+        line,
+        at,
+        value: line.y[at],
+        distance: Math.abs(plot.valToPos(line.y[at], "y") - top),
+      }))
       .sort((a, b) => a.distance - b.distance);
     if (isOurs && found.length && !this.isWalked) this.wall.highlight(found[0].line.trial ?? found[0].line.runs[0]);
-    const listed = isOurs ? found.slice(0, 1) : found.filter(({ line }) => isOf(line, this.wall.highlighted)).slice(0, 2);
+    const listed = isOurs
+      ? found.slice(0, 1)
+      : found.filter(({ line }) => isOf(line, this.wall.highlighted)).slice(0, 2);
     const x = plot.data[0][idx];
     const place = this.wall.isOverTime(this.spec) ? timeText(x) : `${this.wall.axisName(this.spec)} ${short(x)}`;
     const valueText = (value) => (this.spec.unit ? bytesText(value, this.spec.unit) : exact(value));
     if (isOurs) showTip(this.tip, plot, place, found, valueText);
-    this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${valueText(value)}`).join(", ")}` : "";
+    this.readout.textContent = listed.length
+      ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${valueText(value)}`).join(", ")}`
+      : "";
   }
 
   // The arrow keys move the crosshair from one position to the next.

@@ -37,7 +37,9 @@ export async function csvFile(card) {
     // Behind the mean of a group are the edges of its band.
     const more = (at) => (isGrouped ? [curves[index + 1][at] - line.y[at]] : []);
     const names = [line.group ?? card.wall.nameOf(line.trial), card.spec.source ? line.label : line.metric];
-    line.y.forEach((value, at) => value === undefined || rows.push([...names, x[at], value === null ? "NaN" : value, ...more(at)]));
+    line.y.forEach(
+      (value, at) => value === undefined || rows.push([...names, x[at], value === null ? "NaN" : value, ...more(at)]),
+    );
   });
   return { blob: csv(rows), extension: "csv" };
 }

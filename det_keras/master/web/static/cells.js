@@ -23,28 +23,52 @@ export function state(value) {
 export function content({ key, kind }, value, row) {
   if (value === null || (Array.isArray(value) && value.length === 0)) return ["-"];
   switch (kind) {
-    case "id": return [element("a", { href: `/${row.kind}s/${value}`, textContent: value })];
-    case "experiment": return [element("a", { href: `/experiments/${value}`, textContent: value })];
-    case "name": return name(value, row);
-    case "state": return [state(value)];
-    case "labels": return value.map((label) => element("span", { className: "label", textContent: label }));
-    case "progress": return [progress(value, row)];
+    case "id":
+      return [element("a", { href: `/${row.kind}s/${value}`, textContent: value })];
+    case "experiment":
+      return [element("a", { href: `/experiments/${value}`, textContent: value })];
+    case "name":
+      return name(value, row);
+    case "state":
+      return [state(value)];
+    case "labels":
+      return value.map((label) => element("span", { className: "label", textContent: label }));
+    case "progress":
+      return [progress(value, row)];
     case "metric": {
       const text = typeof value === "number" ? metricText(value) : value;
       return key === "best" && row.isBest ? [stateMark("best", "", "best"), text] : [text];
     }
-    case "duration": return [durationText(value)];
-    case "size": return [sizeText(value)];
-    case "time": return [momentText(new Date(value))];
-    case "number": return [Number.isInteger(value) ? value.toLocaleString("en") : numberText(value)];
-    default: return [element("span", { className: "clip", dir: "auto", textContent: numberText(value), title: String(value).slice(0, 500) })];
+    case "duration":
+      return [durationText(value)];
+    case "size":
+      return [sizeText(value)];
+    case "time":
+      return [momentText(new Date(value))];
+    case "number":
+      return [Number.isInteger(value) ? value.toLocaleString("en") : numberText(value)];
+    default:
+      return [
+        element("span", {
+          className: "clip",
+          dir: "auto",
+          textContent: numberText(value),
+          title: String(value).slice(0, 500),
+        }),
+      ];
   }
 }
 
 function name(value, { id, kind, labels = [], description = "" }) {
   const link = element("a", { href: `/${kind}s/${id}`, textContent: value, dir: "auto" });
-  const parts = [link, ...labels.flatMap((label) => [" ", element("span", { className: "label", textContent: label })])];
-  if (description) parts.push(element("span", { className: "faint clip", textContent: description, title: description.slice(0, 500) }));
+  const parts = [
+    link,
+    ...labels.flatMap((label) => [" ", element("span", { className: "label", textContent: label })]),
+  ];
+  if (description)
+    parts.push(
+      element("span", { className: "faint clip", textContent: description, title: description.slice(0, 500) }),
+    );
   return parts;
 }
 

@@ -24,7 +24,8 @@ export function entrySearch(list) {
   field.setAttribute("aria-label", "Find a column");
   const apply = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    for (const entry of list.children) entry.hidden = !words.every((word) => entry.textContent.toLowerCase().includes(word));
+    for (const entry of list.children)
+      entry.hidden = !words.every((word) => entry.textContent.toLowerCase().includes(word));
   };
   field.addEventListener("input", apply);
   return { field, apply };

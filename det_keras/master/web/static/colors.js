@@ -16,17 +16,29 @@ export function runColor(id) {
 // Returns the colour that a line of the page has on white paper: light lines are for the dark theme.
 export function onPaper(color) {
   if (color in ON_PAPER) return ON_PAPER[color];
-  return dark.matches ? color.replace(/^oklch\(([\d.]+)/, (_, lightness) => `oklch(${(lightness - DARK + LIGHT).toFixed(3)}`) : color;
+  return dark.matches
+    ? color.replace(/^oklch\(([\d.]+)/, (_, lightness) => `oklch(${(lightness - DARK + LIGHT).toFixed(3)}`)
+    : color;
 }
 
 // Source: the colour map "viridis" of matplotlib (van der Walt and Smith, 2015), at seven positions.
-const VIRIDIS = [[68, 1, 84], [68, 57, 131], [48, 104, 142], [33, 145, 140], [53, 183, 121], [144, 215, 67], [253, 231, 37]];
+const VIRIDIS = [
+  [68, 1, 84],
+  [68, 57, 131],
+  [48, 104, 142],
+  [33, 145, 140],
+  [53, 183, 121],
+  [144, 215, 67],
+  [253, 231, 37],
+];
 
 // Returns the colour of a fraction from 0 to 1.
 export function viridis(fraction) {
   const place = Math.min(Math.max(fraction, 0), 1) * (VIRIDIS.length - 1);
   const index = Math.min(Math.floor(place), VIRIDIS.length - 2);
-  const mixed = VIRIDIS[index].map((low, channel) => Math.round(low + (VIRIDIS[index + 1][channel] - low) * (place - index)));
+  const mixed = VIRIDIS[index].map((low, channel) =>
+    Math.round(low + (VIRIDIS[index + 1][channel] - low) * (place - index)),
+  );
   return `rgb(${mixed.join(" ")})`;
 }
 
@@ -40,8 +52,17 @@ export function scale(values) {
     const isLog = low > 0 && high / low >= 50;
     const bend = isLog ? Math.log : (value) => value;
     const fraction = (value) => (high === low ? 0.5 : (bend(value) - bend(low)) / (bend(high) - bend(low)));
-    return { low, high, isLog, color: (value) => (typeof value === "number" ? viridis(fraction(value)) : "var(--faint)") };
+    return {
+      low,
+      high,
+      isLog,
+      color: (value) => (typeof value === "number" ? viridis(fraction(value)) : "var(--faint)"),
+    };
   }
   const kinds = [...new Set(known.map(String))].sort();
-  return { kinds, color: (value) => (value === undefined || value === null ? "var(--faint)" : runColor(kinds.indexOf(String(value)) * 5 + 1)) };
+  return {
+    kinds,
+    color: (value) =>
+      value === undefined || value === null ? "var(--faint)" : runColor(kinds.indexOf(String(value)) * 5 + 1),
+  };
 }

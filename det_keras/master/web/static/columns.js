@@ -16,22 +16,40 @@ export function columnMenu(menu, { columns, names, chosen, pinned }, changed) {
     element("li", {}, [
       element("span", { textContent: key, dir: "auto" }),
       small(`Move ${key} to the left`, "\u2191", () => swap(index - 1, index), { disabled: index === 0 }),
-      small(`Move ${key} to the right`, "\u2193", () => swap(index, index + 1), { disabled: index === shown.length - 1 }),
+      small(`Move ${key} to the right`, "\u2193", () => swap(index, index + 1), {
+        disabled: index === shown.length - 1,
+      }),
       small(`Keep ${key} in view`, pinned.has(key) ? "unpin" : "pin", () => changed(withPin(key, shown, pinned))),
-      small(`Remove ${key}`, "\u00d7", () => choose(shown.filter((other) => other !== key)), { disabled: shown.length === 1 }),
+      small(`Remove ${key}`, "\u00d7", () => choose(shown.filter((other) => other !== key)), {
+        disabled: shown.length === 1,
+      }),
     ]),
   );
-  const others = names.filter(({ key }) => !shown.includes(key)).map(({ key }) => element("li", {}, [small(`Add ${key}`, key, () => choose([...shown, key]))]));
+  const others = names
+    .filter(({ key }) => !shown.includes(key))
+    .map(({ key }) => element("li", {}, [small(`Add ${key}`, key, () => choose([...shown, key]))]));
   const list = element("ul", {}, others);
   const { field, apply } = entrySearch(list);
   field.value = menu.querySelector("input")?.value ?? "";
   apply();
-  const reset = element("button", { type: "button", textContent: "Columns that fit", hidden: chosen.length === 0, onclick: () => choose([]) });
+  const reset = element("button", {
+    type: "button",
+    textContent: "Columns that fit",
+    hidden: chosen.length === 0,
+    onclick: () => choose([]),
+  });
   menu.replaceChildren(element("ol", {}, order), field, list, reset);
 }
 
 function small(title, sign, action, properties = {}) {
-  const button = element("button", { type: "button", className: "quiet", textContent: sign, title, onclick: action, ...properties });
+  const button = element("button", {
+    type: "button",
+    className: "quiet",
+    textContent: sign,
+    title,
+    onclick: action,
+    ...properties,
+  });
   button.setAttribute("aria-label", title);
   return button;
 }
@@ -40,5 +58,8 @@ function small(title, sign, action, properties = {}) {
 function withPin(key, shown, before) {
   const pinned = new Set(before);
   if (!pinned.delete(key)) pinned.add(key);
-  return { pinned, columns: [...shown.filter((other) => pinned.has(other)), ...shown.filter((other) => !pinned.has(other))] };
+  return {
+    pinned,
+    columns: [...shown.filter((other) => pinned.has(other)), ...shown.filter((other) => !pinned.has(other))],
+  };
 }

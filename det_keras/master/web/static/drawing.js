@@ -33,7 +33,9 @@ const clipped = (content) => (content.length > MOST_CHARACTERS ? `${content.slic
 const place = (value) => String(Number(value.toFixed(2)));
 
 function tag(name, attributes, content = "") {
-  const written = Object.entries(attributes).map(([key, value]) => ` ${key}="${escaped(typeof value === "number" ? place(value) : value)}"`);
+  const written = Object.entries(attributes).map(
+    ([key, value]) => ` ${key}="${escaped(typeof value === "number" ? place(value) : value)}"`,
+  );
   return `<${name}${written.join("")}${content === "" ? "/>" : `>${content}</${name}>`}`;
 }
 
@@ -72,14 +74,37 @@ export function drawing(card) {
     text(spec.title, EDGE, EDGE + TITLE_SIZE - 2, { "font-size": TITLE_SIZE, "font-weight": "bold" }),
     tag("g", { transform: `translate(0 ${EDGE + TITLE_SIZE + 6})` }, legend.parts.join("") || " "),
     ...axes(card, area, toX, toY),
-    tag("g", { "clip-path": "url(#area)", fill: "none", "stroke-linejoin": "round" }, [...bands(card, toX, toY), ...card.lines.flatMap((line, index) => curve(line, plot.data, index + 1, toX, toY))].join("") || " "),
+    tag(
+      "g",
+      { "clip-path": "url(#area)", fill: "none", "stroke-linejoin": "round" },
+      [
+        ...bands(card, toX, toY),
+        ...card.lines.flatMap((line, index) => curve(line, plot.data, index + 1, toX, toY)),
+      ].join("") || " ",
+    ),
   ];
-  const attributes = { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${place(width)} ${place(height)}`, role: "img", "font-family": FONT, "font-size": SIZE, fill: INK };
-  return { svg: `<?xml version="1.0" encoding="UTF-8"?>\n${tag("svg", attributes, parts.join("\n"))}\n`, width, height };
+  const attributes = {
+    xmlns: "http://www.w3.org/2000/svg",
+    width,
+    height,
+    viewBox: `0 0 ${place(width)} ${place(height)}`,
+    role: "img",
+    "font-family": FONT,
+    "font-size": SIZE,
+    fill: INK,
+  };
+  return {
+    svg: `<?xml version="1.0" encoding="UTF-8"?>\n${tag("svg", attributes, parts.join("\n"))}\n`,
+    width,
+    height,
+  };
 }
 
 function axes({ plot, spec, wall }, { x, y, width, height }, toX, toY) {
-  const labels = (axis) => (axis._splits ?? []).flatMap((value, index) => (value === null || (axis._values?.[index] ?? null) === null ? [] : [[value, axis._values[index]]]));
+  const labels = (axis) =>
+    (axis._splits ?? []).flatMap((value, index) =>
+      value === null || (axis._values?.[index] ?? null) === null ? [] : [[value, axis._values[index]]],
+    );
   const across = labels(plot.axes[0]).flatMap(([value, label]) => [
     tag("line", { x1: toX(value), y1: y, x2: toX(value), y2: y + height, stroke: GRID }),
     text(label, toX(value), y + height + 15, { "text-anchor": "middle" }),
@@ -93,14 +118,28 @@ function axes({ plot, spec, wall }, { x, y, width, height }, toX, toY) {
   return [
     ...across,
     ...up,
-    text(wall.isOverTime(spec) ? "time" : wall.axisName(spec), x + width / 2, y + height + 33, { "text-anchor": "middle" }),
-    text(spec.source ? spec.title : names, beside, middle, { "text-anchor": "middle", transform: `rotate(-90 ${place(beside)} ${place(middle)})` }),
+    text(wall.isOverTime(spec) ? "time" : wall.axisName(spec), x + width / 2, y + height + 33, {
+      "text-anchor": "middle",
+    }),
+    text(spec.source ? spec.title : names, beside, middle, {
+      "text-anchor": "middle",
+      transform: `rotate(-90 ${place(beside)} ${place(middle)})`,
+    }),
   ];
 }
 
 function bands({ bands: shown, plot, lines }, toX, toY) {
-  const edge = (index) => plot.data[index].flatMap((value, at) => (typeof value === "number" ? [`${place(toX(plot.data[0][at]))} ${place(toY(value))}`] : []));
-  return shown.map(({ series: [high, low] }) => tag("path", { d: `M${[...edge(high), ...edge(low).reverse()].join("L")}Z`, fill: paint(lines[high - 1].color), "fill-opacity": "0.18" }));
+  const edge = (index) =>
+    plot.data[index].flatMap((value, at) =>
+      typeof value === "number" ? [`${place(toX(plot.data[0][at]))} ${place(toY(value))}`] : [],
+    );
+  return shown.map(({ series: [high, low] }) =>
+    tag("path", {
+      d: `M${[...edge(high), ...edge(low).reverse()].join("L")}Z`,
+      fill: paint(lines[high - 1].color),
+      "fill-opacity": "0.18",
+    }),
+  );
 }
 
 // The paths of a line, one for each part between gaps; few points are seen as dots, as on the page.
@@ -113,11 +152,25 @@ function curve(line, data, index, toX, toY) {
   });
   const color = paint(line.color);
   const points = strokes.flat();
-  const dots = (points.length < FEW_POINTS ? points : strokes.filter(({ length }) => length === 1).flat()).map(([cx, cy]) => tag("circle", { cx, cy, r: 3, fill: color }));
+  const dots = (points.length < FEW_POINTS ? points : strokes.filter(({ length }) => length === 1).flat()).map(
+    ([cx, cy]) => tag("circle", { cx, cy, r: 3, fill: color }),
+  );
   const dash = DASHES[line.dash].length ? { "stroke-dasharray": DASHES[line.dash].join(" ") } : {};
-  const look = { stroke: color, "stroke-width": line.width, ...dash, ...(line.isRaw ? { "stroke-opacity": "0.3" } : {}) };
+  const look = {
+    stroke: color,
+    "stroke-width": line.width,
+    ...dash,
+    ...(line.isRaw ? { "stroke-opacity": "0.3" } : {}),
+  };
   const title = tag("title", {}, escaped(line.label));
-  return [...strokes.filter(({ length }) => length > 1).map((stroke) => tag("path", { d: `M${stroke.map(([x, y]) => `${place(x)} ${place(y)}`).join("L")}`, ...look }, title)), ...dots];
+  return [
+    ...strokes
+      .filter(({ length }) => length > 1)
+      .map((stroke) =>
+        tag("path", { d: `M${stroke.map(([x, y]) => `${place(x)} ${place(y)}`).join("L")}`, ...look }, title),
+      ),
+    ...dots,
+  ];
 }
 
 // The legend in rows as wide as the drawing.
@@ -132,11 +185,21 @@ function legendRows({ name, scale, items }, width) {
   let defs = "";
   if (scale) {
     const { low, high, colors } = ramp(scale);
-    defs = tag("linearGradient", { id: "scale" }, colors.map((color, index) => tag("stop", { offset: String(index / (colors.length - 1)), "stop-color": paint(color) })).join(""));
+    defs = tag(
+      "linearGradient",
+      { id: "scale" },
+      colors
+        .map((color, index) => tag("stop", { offset: String(index / (colors.length - 1)), "stop-color": paint(color) }))
+        .join(""),
+    );
     const begin = `${clipped(name)}: ${low}`;
     const at = next(widthOf(begin) + RAMP + widthOf(high) + 26);
     const from = at + widthOf(begin) + 6;
-    parts.push(text(begin, at, y + 11), tag("rect", { x: from, y: y + 3, width: RAMP, height: 8, fill: "url(#scale)" }), text(high, from + RAMP + 6, y + 11));
+    parts.push(
+      text(begin, at, y + 11),
+      tag("rect", { x: from, y: y + 3, width: RAMP, height: 8, fill: "url(#scale)" }),
+      text(high, from + RAMP + 6, y + 11),
+    );
   } else if (name) parts.push(text(`${name}:`, next(widthOf(`${name}:`) + 8), y + 11));
   const shown = items.slice(0, MOST_ITEMS);
   for (const item of shown) {
@@ -151,5 +214,13 @@ function legendRows({ name, scale, items }, width) {
 function legendMark({ color = INK, dash }, x, y) {
   if (dash === undefined) return tag("rect", { x, y: y + 2, width: SWATCH, height: SWATCH, fill: paint(color) });
   const pattern = DASHES[dash].length ? { "stroke-dasharray": DASHES[dash].join(" ") } : {};
-  return tag("line", { x1: x, y1: y + 7, x2: x + MARK, y2: y + 7, stroke: paint(color), "stroke-width": 2, ...pattern });
+  return tag("line", {
+    x1: x,
+    y1: y + 7,
+    x2: x + MARK,
+    y2: y + 7,
+    stroke: paint(color),
+    "stroke-width": 2,
+    ...pattern,
+  });
 }

@@ -41,7 +41,9 @@ async function check() {
   let text = "The config is valid.";
   let isValid = true;
   try {
-    const { notices = [] } = await send("/api/v1/experiments", { body: JSON.stringify({ config: field.value, validateOnly: true }) });
+    const { notices = [] } = await send("/api/v1/experiments", {
+      body: JSON.stringify({ config: field.value, validateOnly: true }),
+    });
     if (notices.length) text += ` ${notices.join(" ")}`;
   } catch (error) {
     isValid = false;

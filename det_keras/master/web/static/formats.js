@@ -6,7 +6,9 @@ export function numberText(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
   const text = Number(value.toPrecision(4));
   const size = Math.abs(text);
-  return size !== 0 && (size < 1e-4 || size >= 1e15) ? text.toExponential().replace(/e([+-])(\d)$/, "e$10$2") : String(text);
+  return size !== 0 && (size < 1e-4 || size >= 1e15)
+    ? text.toExponential().replace(/e([+-])(\d)$/, "e$10$2")
+    : String(text);
 }
 
 // Unlike a count, a metric keeps its decimals: 1.0.
@@ -16,7 +18,12 @@ export function metricText(value) {
 
 export function durationText(duration) {
   const whole = Math.max(0, Math.round(duration));
-  const [days, hours, minutes, seconds] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60, whole % 60];
+  const [days, hours, minutes, seconds] = [
+    Math.floor(whole / 86400),
+    Math.floor(whole / 3600) % 24,
+    Math.floor(whole / 60) % 60,
+    whole % 60,
+  ];
   const two = (number) => String(number).padStart(2, "0");
   if (days) return `${days}d ${two(hours)}h`;
   if (hours) return `${hours}h ${two(minutes)}m`;

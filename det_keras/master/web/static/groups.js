@@ -18,7 +18,10 @@ export function grouped(data, groupOf, metrics, names) {
   for (const [key, members] of groups) {
     const [name, metric] = JSON.parse(key);
     const color = colorOf(name);
-    const { mean, low, high } = statistics(members.map((line) => interpolated(data.x, line.y)), data.x.length);
+    const { mean, low, high } = statistics(
+      members.map((line) => interpolated(data.x, line.y)),
+      data.x.length,
+    );
     const title = metrics.find((spec) => spec.key === metric)?.name ?? metric;
     const label = `${name} (${members.length} run${members.length === 1 ? "" : "s"}) ${title}`;
     const at = lines.length + 1;
@@ -27,7 +30,12 @@ export function grouped(data, groupOf, metrics, names) {
     bands.push({ series: [at + 1, at + 2], fill: color.replace(")", " / 0.18)") });
   }
   const present = new Set(lines.map((line) => line.group));
-  return { x: data.x, lines, bands, groups: names.filter((name) => present.has(name)).map((name) => ({ name, color: colorOf(name) })) };
+  return {
+    x: data.x,
+    lines,
+    bands,
+    groups: names.filter((name) => present.has(name)).map((name) => ({ name, color: colorOf(name) })),
+  };
 }
 
 // Fills positions between two values of a curve, at which other curves have values.

@@ -17,17 +17,30 @@ const SWEEPS = 4;
 // and for groups `isOpen`; and `edges` with the paths `from` and `to`, and `points`. `isBack` is an edge to a layer that is
 // not below its source: a layer that is called several times has one box.
 export function layout(layers, isOpen, path = []) {
-  const inner = layers.map((layer, index) => (layer.layers && isOpen([...path, index].join("/")) ? layout(layer.layers, isOpen, [...path, index]) : null));
-  const nodes = layers.map((layer, index) => ({ index, ...sizeOf(inner[index]), above: [] }));
+  const inner = layers.map((layer, index) =>
+    layer.layers && isOpen([...path, index].join("/")) ? layout(layer.layers, isOpen, [...path, index]) : null,
+  );
+  const nodes = layers.map((_, index) => ({ index, ...sizeOf(inner[index]), above: [] }));
   const ranks = ranksOf(layers);
   const rows = [];
-  nodes.forEach((node, index) => (rows[ranks[index]] ??= []).push(node));
+  for (const [index, node] of nodes.entries()) {
+    rows[ranks[index]] ??= [];
+    rows[ranks[index]].push(node);
+  }
   const routes = addRoutes(layers, nodes, ranks, rows);
   const depth = placeRows(rows);
   const hasBack = routes.some(({ isBack }) => isBack);
   const width = Math.max(0, ...rows.flat().map(({ x, width }) => x + width)) + (hasBack ? BACK : 0);
   const boxes = nodes.flatMap((node, index) => {
-    const own = { layer: layers[index], path: [...path, index].join("/"), x: node.x, y: node.y, width: node.width, height: node.height, isOpen: inner[index] !== null };
+    const own = {
+      layer: layers[index],
+      path: [...path, index].join("/"),
+      x: node.x,
+      y: node.y,
+      width: node.width,
+      height: node.height,
+      isOpen: inner[index] !== null,
+    };
     return [own, ...moved(inner[index]?.boxes ?? [], node)];
   });
   const edges = nodes.flatMap((node, index) => moved(inner[index]?.edges ?? [], node));
@@ -44,7 +57,9 @@ function sizeOf(inner) {
 function ranksOf(layers) {
   if (layers.every(({ inputs }) => inputs.length === 0)) return layers.map((_, index) => index);
   const ranks = [];
-  layers.forEach(({ inputs }, index) => ranks.push(Math.max(-1, ...inputs.filter((from) => from < index).map((from) => ranks[from])) + 1));
+  layers.forEach(({ inputs }, index) =>
+    ranks.push(Math.max(-1, ...inputs.filter((from) => from < index).map((from) => ranks[from])) + 1),
+  );
   return ranks;
 }
 
@@ -81,7 +96,9 @@ function placeRows(rows) {
     const height = Math.max(0, ...row.map((node) => node.height));
     for (const node of row) {
       node.y = y;
-      node.wish = node.above.length ? node.above.reduce((sum, each) => sum + each.x + each.width / 2, 0) / node.above.length : 0;
+      node.wish = node.above.length
+        ? node.above.reduce((sum, each) => sum + each.x + each.width / 2, 0) / node.above.length
+        : 0;
     }
     // A stable sort: layers that wish the same place keep their order.
     row.sort((a, b) => a.wish - b.wish);
@@ -110,7 +127,7 @@ function placeRow(row) {
   }
 }
 
-function moved(parts, { x, y, width }) {
+function moved(parts, { x, y }) {
   const inset = { x: x + PAD, y: y + HEAD };
   return parts.map((part) =>
     part.points
@@ -125,7 +142,15 @@ function edgeOf({ from, to, isBack, passed }, nodes, path, width) {
   if (isBack) {
     const lane = width - BACK / 3;
     const [low, high] = [start.y + start.height - 14, end.y + 14];
-    return { ...ends, points: [[start.x + start.width, low], [lane, low], [lane, high], [end.x + end.width, high]] };
+    return {
+      ...ends,
+      points: [
+        [start.x + start.width, low],
+        [lane, low],
+        [lane, high],
+        [end.x + end.width, high],
+      ],
+    };
   }
   const middle = ({ x, width: own }) => x + own / 2;
   const points = [[middle(start), start.y + start.height]];

@@ -23,11 +23,21 @@ export function showRamp(target, scale) {
 
 // Shows a legend: `{ name, scale }` of a scale of numbers, if there is one, and items with a name, and a colour or a dash.
 export function showLegend(list, { name = "", scale, items }) {
-  const parts = items.map((item) => element("li", {}, [mark(item), element("span", { className: "clip", textContent: item.name, title: item.name, dir: "auto" })]));
+  const parts = items.map((item) =>
+    element("li", {}, [
+      mark(item),
+      element("span", { className: "clip", textContent: item.name, title: item.name, dir: "auto" }),
+    ]),
+  );
   if (scale !== null) {
     const bar = element("span", { className: "bar" });
     showRamp(bar, scale);
-    parts.unshift(element("li", { className: "scale" }, [element("span", { className: "clip", textContent: name, title: name, dir: "auto" }), bar]));
+    parts.unshift(
+      element("li", { className: "scale" }, [
+        element("span", { className: "clip", textContent: name, title: name, dir: "auto" }),
+        bar,
+      ]),
+    );
   } else if (name) parts.unshift(element("li", { className: "faint", textContent: `${name}:` }));
   list.hidden = parts.length === 0;
   list.replaceChildren(...parts);

@@ -70,7 +70,12 @@ function schedule(at) {
 function connect() {
   source?.close();
   const { of, position } = document.body.dataset;
-  const query = new URLSearchParams(of.split(" ").filter(Boolean).map((name) => ["of", name]));
+  const query = new URLSearchParams(
+    of
+      .split(" ")
+      .filter(Boolean)
+      .map((name) => ["of", name]),
+  );
   // Changes between the rendering of this page and the connection are news, too.
   if (position) query.set("since", position);
   source = new EventSource(`/live?${query}`);
@@ -110,7 +115,10 @@ async function refresh() {
 
 // Returns the page as the master shows it now.
 async function load() {
-  return new DOMParser().parseFromString(await textOf(`${location.pathname}${location.search}`, { live: true }), "text/html");
+  return new DOMParser().parseFromString(
+    await textOf(`${location.pathname}${location.search}`, { live: true }),
+    "text/html",
+  );
 }
 
 function takeOverHead(fresh) {
@@ -138,7 +146,9 @@ function takeOverPart(old, now) {
 
 // The parts and plots of a page. They change, for example, with a first failure.
 function shape(page) {
-  return [...page.querySelectorAll("[data-live], [data-figure], [data-wall]")].map((part) => part.dataset.figure ?? part.dataset.wall ?? part.id).join();
+  return [...page.querySelectorAll("[data-live], [data-figure], [data-wall]")]
+    .map((part) => part.dataset.figure ?? part.dataset.wall ?? part.id)
+    .join();
 }
 
 // Changes only what differs, so that focus, marks, scroll positions and selections stay. Elements with `data-inserted`
@@ -172,7 +182,9 @@ function isSame(old, now) {
 
 // The user's input in forms and the drawn plots are not changed by a refresh.
 function isReaders(element) {
-  return element.tagName === "FORM" || "figure" in element.dataset || "wall" in element.dataset || "keep" in element.dataset;
+  return (
+    element.tagName === "FORM" || "figure" in element.dataset || "wall" in element.dataset || "keep" in element.dataset
+  );
 }
 
 // Attributes set by the user or by the page's scripts, not by the master.

@@ -47,7 +47,12 @@ wrap();
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("input", () => {
   const { search, level, follow, wrap: wraps } = form.elements;
-  keepSettings({ "log-search": search.value, "log-level": level.value, "log-follow": follow.checked ? "" : "no", "log-wrap": wraps.checked ? "" : "no" });
+  keepSettings({
+    "log-search": search.value,
+    "log-level": level.value,
+    "log-follow": follow.checked ? "" : "no",
+    "log-wrap": wraps.checked ? "" : "no",
+  });
 });
 form.elements.search.addEventListener("input", debounced(start, 250));
 form.elements.level.addEventListener("change", start);
@@ -187,7 +192,8 @@ function offerEarlier(hasEarlier) {
 const countEarlier = debounced(async () => {
   const [mine, before] = [generation, firstId];
   try {
-    const answer = earlier.hidden || before === null ? null : await fetch(filtered(view.dataset.count, { beforeId: before }));
+    const answer =
+      earlier.hidden || before === null ? null : await fetch(filtered(view.dataset.count, { beforeId: before }));
     const { count: found } = answer?.ok ? await answer.json() : { count: 0 };
     if (mine !== generation || before !== firstId) return;
     earlierCount = found;
@@ -232,7 +238,8 @@ function filtered(source, params) {
   if (form.elements.search.value) address.searchParams.set("searchText", form.elements.search.value);
   const least = LEVELS.indexOf(form.elements.level.value);
   const levels = least < 0 ? [] : LEVELS.slice(least).map((level) => `LOG_LEVEL_${level}`);
-  for (const [name, values] of Object.entries({ levels, ...params })) [values].flat().forEach((value) => address.searchParams.append(name, value));
+  for (const [name, values] of Object.entries({ levels, ...params }))
+    [values].flat().forEach((value) => address.searchParams.append(name, value));
   return address;
 }
 
@@ -346,9 +353,15 @@ function newRow(line) {
 function shown(text) {
   const parts = runs(text);
   const wanted = form.elements.search.value.toLowerCase();
-  const lower = wanted && parts.map((part) => part.text).join("").toLowerCase();
+  const lower =
+    wanted &&
+    parts
+      .map((part) => part.text)
+      .join("")
+      .toLowerCase();
   const found = [];
-  for (let at = wanted ? lower.indexOf(wanted) : -1; at >= 0; at = lower.indexOf(wanted, at + wanted.length)) found.push([at, at + wanted.length]);
+  for (let at = wanted ? lower.indexOf(wanted) : -1; at >= 0; at = lower.indexOf(wanted, at + wanted.length))
+    found.push([at, at + wanted.length]);
   let from = 0;
   return parts.flatMap(({ text: piece, classes, color }) => {
     const nodes = marked(piece, from, found);

@@ -169,7 +169,9 @@ class Card {
     // The next refresh of the page tries again.
     this.hasFailed = true;
     known = "";
-    this.body.replaceChildren(element("p", { className: "faint", textContent: `Could not be shown: ${error.message}` }));
+    this.body.replaceChildren(
+      element("p", { className: "faint", textContent: `Could not be shown: ${error.message}` }),
+    );
   }
 }
 
@@ -200,7 +202,8 @@ async function drawPlot(item, address) {
   canvas.setAttribute("role", "group");
   canvas.setAttribute("aria-label", item.name);
   // Plotly measures the element, which must be in the page by then. The template of a figure brings a background.
-  canvas.plot = () => window.Plotly.newPlot(canvas, figure.data, themed({ ...figure.layout, template: undefined }, canvas), OPTIONS);
+  canvas.plot = () =>
+    window.Plotly.newPlot(canvas, figure.data, themed({ ...figure.layout, template: undefined }, canvas), OPTIONS);
   return canvas;
 }
 
@@ -232,7 +235,13 @@ function table({ columns, rows }, item) {
         const row = element("tr");
         for (const cell of cells) {
           const isNumber = typeof cell === "number";
-          row.append(element("td", { textContent: isNumber ? sixDigits(cell) : (cell ?? ""), className: isNumber ? "number" : "", title: cell ?? "" }));
+          row.append(
+            element("td", {
+              textContent: isNumber ? sixDigits(cell) : (cell ?? ""),
+              className: isNumber ? "number" : "",
+              title: cell ?? "",
+            }),
+          );
         }
         return row;
       }),
@@ -257,7 +266,13 @@ function table({ columns, rows }, item) {
   const box = scrollable(grid, item);
   if (rows.length <= MOST_ROWS) return box;
   const both = element("div");
-  both.append(box, element("p", { className: "faint", textContent: `The first ${MOST_ROWS} of ${rows.length.toLocaleString("en")} rows; the download has all.` }));
+  both.append(
+    box,
+    element("p", {
+      className: "faint",
+      textContent: `The first ${MOST_ROWS} of ${rows.length.toLocaleString("en")} rows; the download has all.`,
+    }),
+  );
   return both;
 }
 
@@ -271,17 +286,31 @@ function compare(a, b) {
 function histogram({ counts, edges, total, not_finite: others }, item) {
   const [width, height, left, bottom] = [400, 190, 40, 20];
   const highest = Math.max(1, ...counts);
-  const chart = drawing(width, height + bottom, `${item.name}: ${total} values from ${short(edges[0])} to ${short(edges.at(-1))}`);
+  const chart = drawing(
+    width,
+    height + bottom,
+    `${item.name}: ${total} values from ${short(edges[0])} to ${short(edges.at(-1))}`,
+  );
   const [low, high] = [edges[0], edges.at(-1)];
   const x = (value) => left + ((width - left) * (value - low)) / (high - low || 1);
   counts.forEach((count, index) => {
     const size = ((height - 10) * count) / highest;
-    const bar = svg("rect", { class: "bar", x: x(edges[index]), y: height - size, width: Math.max(0.5, x(edges[index + 1]) - x(edges[index]) - 0.5), height: size });
+    const bar = svg("rect", {
+      class: "bar",
+      x: x(edges[index]),
+      y: height - size,
+      width: Math.max(0.5, x(edges[index + 1]) - x(edges[index]) - 0.5),
+      height: size,
+    });
     bar.append(named(`${short(edges[index])} to ${short(edges[index + 1])}: ${count}`));
     chart.append(bar);
   });
   chart.append(svg("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }));
-  for (const [value, anchor] of [[low, "start"], [(low + high) / 2, "middle"], [high, "end"]]) {
+  for (const [value, anchor] of [
+    [low, "start"],
+    [(low + high) / 2, "middle"],
+    [high, "end"],
+  ]) {
     chart.append(label(short(value), x(value), height + 14, anchor));
   }
   chart.append(label(String(highest), left - 4, 16, "end"));
@@ -294,12 +323,26 @@ function confusionMatrix({ labels, counts }, item) {
   const cell = Math.max(4, Math.min(44, 360 / side));
   const hasText = side <= 20;
   const margin = hasText ? 74 : 4;
-  const chart = drawing(margin + side * cell, margin + side * cell, `${item.name}: confusion matrix of ${side} classes, true classes as rows`);
+  const chart = drawing(
+    margin + side * cell,
+    margin + side * cell,
+    `${item.name}: confusion matrix of ${side} classes, true classes as rows`,
+  );
   counts.forEach((row, y) => {
-    const sum = Math.max(1, row.reduce((all, count) => all + count, 0));
+    const sum = Math.max(
+      1,
+      row.reduce((all, count) => all + count, 0),
+    );
     row.forEach((count, x) => {
       const [left, top] = [margin + x * cell, margin + y * cell];
-      const rect = svg("rect", { class: "cell", x: left, y: top, width: cell, height: cell, "fill-opacity": (0.6 * count) / sum });
+      const rect = svg("rect", {
+        class: "cell",
+        x: left,
+        y: top,
+        width: cell,
+        height: cell,
+        "fill-opacity": (0.6 * count) / sum,
+      });
       rect.append(named(`true ${labels[y]}, predicted ${labels[x]}: ${count}`));
       chart.append(rect);
       if (hasText && count > 0) chart.append(label(String(count), left + cell / 2, top + cell / 2 + 4, "middle"));
@@ -352,7 +395,9 @@ function named(text) {
 function sixDigits(value) {
   if (Number.isInteger(value)) return String(value);
   const size = Math.abs(value);
-  return size < 1e-4 || size >= 1e6 ? value.toExponential(5).replace(/\.?0*e/, "e") : String(Number(value.toPrecision(6)));
+  return size < 1e-4 || size >= 1e6
+    ? value.toExponential(5).replace(/\.?0*e/, "e")
+    : String(Number(value.toPrecision(6)));
 }
 
 const short = (value) => String(Number(Number(value).toPrecision(4)));

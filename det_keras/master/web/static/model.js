@@ -40,45 +40,74 @@ function show(found) {
   if (found === null) return;
   model = found;
   open = new Set(model.count > MOST_OPEN ? [] : groupsOf(model.layers));
-  section.querySelector("[data-model]").replaceChildren(totals(), ...(model.isCut ? [cutNote()] : []), ...(model.layers.length ? [drawing(), table()] : []));
+  section
+    .querySelector("[data-model]")
+    .replaceChildren(
+      totals(),
+      ...(model.isCut ? [cutNote()] : []),
+      ...(model.layers.length ? [drawing(), table()] : []),
+    );
   draw();
 }
 
 function groupsOf(layers, path = []) {
-  return layers.flatMap((layer, index) => (layer.layers ? [[...path, index].join("/"), ...groupsOf(layer.layers, [...path, index])] : []));
+  return layers.flatMap((layer, index) =>
+    layer.layers ? [[...path, index].join("/"), ...groupsOf(layer.layers, [...path, index])] : [],
+  );
 }
 
 function totals() {
   const facts = [
-    [model.kind === "models" ? "Models" : model.class || "Model", model.kind === "models" ? String(model.layers.length) : model.name],
+    [
+      model.kind === "models" ? "Models" : model.class || "Model",
+      model.kind === "models" ? String(model.layers.length) : model.name,
+    ],
     ["Layers", countText(model.count)],
     ["Parameters", countText(parametersOf(model))],
     ["Trainable", countText(model.trainable)],
     ["Not trainable", countText(model.frozen)],
     ["Weights", model.bytes === null ? "-" : sizeText(model.bytes)],
   ];
-  return element("dl", { className: "facts" }, facts.map(([name, value]) => element("div", {}, [
-    element("dt", {}, [element("bdi", { textContent: name })]),
-    element("dd", {}, [element("bdi", { textContent: value })]),
-  ])));
+  return element(
+    "dl",
+    { className: "facts" },
+    facts.map(([name, value]) =>
+      element("div", {}, [
+        element("dt", {}, [element("bdi", { textContent: name })]),
+        element("dd", {}, [element("bdi", { textContent: value })]),
+      ]),
+    ),
+  );
 }
 
 function cutNote() {
-  return element("p", { className: "faint", textContent: "The model has more layers than are recorded. The numbers of parameters are those of the whole model." });
+  return element("p", {
+    className: "faint",
+    textContent: "The model has more layers than are recorded. The numbers of parameters are those of the whole model.",
+  });
 }
 
 // The drawing.
 
 function drawing() {
   const groups = groupsOf(model.layers);
-  const buttons = groups.length === 0 ? [] : [element("div", { className: "buttons" }, [
-    element("button", { type: "button", textContent: "Open all groups", onclick: () => setOpen(groups) }),
-    element("button", { type: "button", textContent: "Close all groups", onclick: () => setOpen([]) }),
-  ])];
+  const buttons =
+    groups.length === 0
+      ? []
+      : [
+          element("div", { className: "buttons" }, [
+            element("button", { type: "button", textContent: "Open all groups", onclick: () => setOpen(groups) }),
+            element("button", { type: "button", textContent: "Close all groups", onclick: () => setOpen([]) }),
+          ]),
+        ];
   const graph = element("div", { className: "scroll graph", tabIndex: 0 });
   graph.setAttribute("role", "region");
   graph.setAttribute("aria-label", "Graph of the layers");
-  const details = element("details", { open: model.layers.length <= MOST_OPEN }, [element("summary", { textContent: "Graph" }), ...buttons, graph]);
+  const details = element("details", { open: model.layers.length <= MOST_OPEN }, [
+    element("summary", { textContent: "Graph" }),
+    ...buttons,
+    graph,
+  ]);
   return details;
 }
 
@@ -98,7 +127,13 @@ function draw() {
   if (graph === null) return;
   const { width, height, boxes, edges } = layout(model.layers, (path) => open.has(path));
   const [whole, tall] = [width + 2 * MARGIN, height + 2 * MARGIN];
-  const drawn = svg("svg", { width: whole, height: tall, viewBox: `${-MARGIN} ${-MARGIN} ${whole} ${tall}`, role: "group", "aria-label": "Layers and their connections" });
+  const drawn = svg("svg", {
+    width: whole,
+    height: tall,
+    viewBox: `${-MARGIN} ${-MARGIN} ${whole} ${tall}`,
+    role: "group",
+    "aria-label": "Layers and their connections",
+  });
   // An open group is below its layers, and connections are between them.
   const frames = boxes.filter(({ isOpen }) => isOpen);
   drawn.append(...frames.map(box), ...edges.map(edge), ...boxes.filter(({ isOpen }) => !isOpen).map(box));
@@ -109,23 +144,42 @@ function box(place) {
   const { layer, path, x, y, width, height, isOpen } = place;
   const isGroup = layer.layers !== undefined;
   const rows = [
-    svg("text", { x: INDENT, y: 20, class: "name" }, [cut(isGroup ? `${isOpen ? "▾" : "▸"} ${layer.name}` : layer.name, "600")]),
+    svg("text", { x: INDENT, y: 20, class: "name" }, [
+      cut(isGroup ? `${isOpen ? "▾" : "▸"} ${layer.name}` : layer.name, "600"),
+    ]),
     svg("text", { x: INDENT, y: 35 }, [cut(layer.class)]),
-    svg("text", { x: INDENT, y: 50 }, [cut([shapesText(layer.shapes), shortCount(parametersOf(layer))].filter(Boolean).join("  "))]),
+    svg("text", { x: INDENT, y: 50 }, [
+      cut([shapesText(layer.shapes), shortCount(parametersOf(layer))].filter(Boolean).join("  ")),
+    ]),
   ];
-  const made = svg("g", { class: `layer${isGroup ? " group" : ""}${isOpen ? " open" : ""}`, transform: `translate(${x} ${y})`, "data-path": path }, [
-    svg("title", {}, [describe(layer)]),
-    svg("rect", { width, height, rx: 6 }),
-    ...(isGroup ? [opener(layer, path, width, isOpen, rows)] : rows),
-  ]);
+  const made = svg(
+    "g",
+    {
+      class: `layer${isGroup ? " group" : ""}${isOpen ? " open" : ""}`,
+      transform: `translate(${x} ${y})`,
+      "data-path": path,
+    },
+    [
+      svg("title", {}, [describe(layer)]),
+      svg("rect", { width, height, rx: 6 }),
+      ...(isGroup ? [opener(layer, path, width, isOpen, rows)] : rows),
+    ],
+  );
   return made;
 }
 
 function opener(layer, path, width, isOpen, rows) {
-  const made = svg("g", { role: "button", tabindex: 0, "aria-expanded": isOpen, "aria-label": `${layer.name}, ${layer.class}, ${layer.layers.length} layers`, "data-toggle": path }, [
-    svg("rect", { width, height: BOX.height, rx: 6, class: "head" }),
-    ...rows,
-  ]);
+  const made = svg(
+    "g",
+    {
+      role: "button",
+      tabindex: 0,
+      "aria-expanded": isOpen,
+      "aria-label": `${layer.name}, ${layer.class}, ${layer.layers.length} layers`,
+      "data-toggle": path,
+    },
+    [svg("rect", { width, height: BOX.height, rx: 6, class: "head" }), ...rows],
+  );
   made.addEventListener("click", () => toggle(path));
   made.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -150,11 +204,13 @@ function angular(points) {
 }
 
 function smooth(points) {
-  return points.map(([x, y], index) => {
-    if (index === 0) return `M${x} ${y}`;
-    const [px, py] = points[index - 1];
-    return px === x ? `L${x} ${y}` : `C${px} ${(py + y) / 2} ${x} ${(py + y) / 2} ${x} ${y}`;
-  }).join("");
+  return points
+    .map(([x, y], index) => {
+      if (index === 0) return `M${x} ${y}`;
+      const [px, py] = points[index - 1];
+      return px === x ? `L${x} ${y}` : `C${px} ${(py + y) / 2} ${x} ${(py + y) / 2} ${x} ${y}`;
+    })
+    .join("");
 }
 
 // The table, which says the same in words.
@@ -162,7 +218,13 @@ function smooth(points) {
 function table() {
   const head = ["Layer", "Class", "Output shape", "Parameters", "Not trainable", "Type", "Receives from"];
   const made = element("table", {}, [
-    element("thead", {}, [element("tr", {}, head.map((text) => column(text)))]),
+    element("thead", {}, [
+      element(
+        "tr",
+        {},
+        head.map((text) => column(text)),
+      ),
+    ]),
     element("tbody", {}, rowsOf(model.layers, 0)),
   ]);
   const region = element("div", { className: "scroll layers", tabIndex: 0 }, [made]);
@@ -172,7 +234,10 @@ function table() {
 }
 
 function column(text) {
-  const made = element("th", { textContent: text, className: text === "Parameters" || text === "Not trainable" ? "number" : "" });
+  const made = element("th", {
+    textContent: text,
+    className: text === "Parameters" || text === "Not trainable" ? "number" : "",
+  });
   made.scope = "col";
   return made;
 }
@@ -184,9 +249,17 @@ function rowsOf(layers, depth) {
     const name = element("th", {}, [indent, element("bdi", { textContent: layer.name })]);
     name.scope = "row";
     const cells = [layer.class, shapesText(layer.shapes) || "?"].map((text) => element("td", { textContent: text }));
-    const numbers = [parametersOf(layer), layer.frozen].map((value) => element("td", { className: "number", textContent: countText(value) }));
+    const numbers = [parametersOf(layer), layer.frozen].map((value) =>
+      element("td", { className: "number", textContent: countText(value) }),
+    );
     const sources = layer.inputs.map((index) => layers[index].name).join(", ");
-    const row = element("tr", {}, [name, ...cells, ...numbers, element("td", { textContent: layer.dtype }), element("td", { textContent: sources })]);
+    const row = element("tr", {}, [
+      name,
+      ...cells,
+      ...numbers,
+      element("td", { textContent: layer.dtype }),
+      element("td", { textContent: sources }),
+    ]);
     return [row, ...rowsOf(layer.layers ?? [], depth + 1)];
   });
 }
@@ -203,7 +276,13 @@ function countText(value) {
 
 function shortCount(value) {
   if (value === null || value === 0) return "";
-  const unit = [["G", 1e9], ["M", 1e6], ["K", 1e3]].find(([, size]) => value >= size);
+  /** @type {[string, number][]} */
+  const units = [
+    ["G", 1e9],
+    ["M", 1e6],
+    ["K", 1e3],
+  ];
+  const unit = units.find(([, size]) => value >= size);
   return unit === undefined ? String(value) : `${Number((value / unit[1]).toPrecision(3))}${unit[0]}`;
 }
 
@@ -212,7 +291,11 @@ function shapesText(shapes) {
 }
 
 function describe(layer) {
-  const parts = [`${layer.name} (${layer.class})`, shapesText(layer.shapes), `${countText(parametersOf(layer))} parameters`];
+  const parts = [
+    `${layer.name} (${layer.class})`,
+    shapesText(layer.shapes),
+    `${countText(parametersOf(layer))} parameters`,
+  ];
   return parts.filter(Boolean).join("\n");
 }
 

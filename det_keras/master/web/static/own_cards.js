@@ -27,10 +27,13 @@ export function readCards() {
   }));
 }
 
-const isCard = (card) => typeof card?.title === "string" && Array.isArray(card.lines) && card.lines.every((line) => typeof line === "string");
+const isCard = (card) =>
+  typeof card?.title === "string" && Array.isArray(card.lines) && card.lines.every((line) => typeof line === "string");
 
 export function keepCards(cards) {
-  const shortest = cards.map((card) => Object.fromEntries(Object.entries(card).filter(([, value]) => value !== null && value !== "" && value !== false)));
+  const shortest = cards.map((card) =>
+    Object.fromEntries(Object.entries(card).filter(([, value]) => value !== null && value !== "" && value !== false)),
+  );
   keepSettings({ own: cards.length ? JSON.stringify(shortest) : "" });
 }
 
@@ -38,14 +41,25 @@ export function keepCards(cards) {
 // user's other cards behind the searched metric.
 export function withOwn(specs, cards) {
   const made = new Map(cards.map((card) => [card.title, spec(card)]));
-  const placed = specs.map((known) => (made.has(known.title) ? { ...made.get(known.title), section: known.section, isSearched: known.isSearched } : known));
+  const placed = specs.map((known) =>
+    made.has(known.title) ? { ...made.get(known.title), section: known.section, isSearched: known.isSearched } : known,
+  );
   const titles = new Set(specs.map(({ title }) => title));
   const added = [...made.values()].filter(({ title }) => !titles.has(title));
-  return [...placed.filter(({ isSearched }) => isSearched), ...added, ...placed.filter(({ isSearched }) => !isSearched)];
+  return [
+    ...placed.filter(({ isSearched }) => isSearched),
+    ...added,
+    ...placed.filter(({ isSearched }) => !isSearched),
+  ];
 }
 
 function spec(card) {
-  const metrics = card.lines.map((line, index) => ({ key: line, group: "", name: line, style: STYLES[index % STYLES.length] }));
+  const metrics = card.lines.map((line, index) => ({
+    key: line,
+    group: "",
+    name: line,
+    style: STYLES[index % STYLES.length],
+  }));
   return { ...card, section: "", isSearched: false, isOwn: true, metrics };
 }
 
@@ -82,7 +96,10 @@ export class CardEditor {
       this.heading,
       labelled("Title", this.title),
       labelled("Lines", this.lines),
-      element("p", { className: "faint small", textContent: "One metric or expression per line, such as val_loss - ema(loss, .9)." }),
+      element("p", {
+        className: "faint small",
+        textContent: "One metric or expression per line, such as val_loss - ema(loss, .9).",
+      }),
       labelled("Add a metric", this.metric),
       labelled("y from", this.low),
       labelled("y to", this.high),
@@ -116,8 +133,14 @@ export class CardEditor {
     this.low.value = card?.low ?? "";
     this.high.value = card?.high ?? "";
     this.log.checked = card?.log ?? false;
-    this.metric.replaceChildren(new Option("", ""), ...metrics.map((metric) => new Option(metric.key, written(metric, metrics))));
-    this.color.replaceChildren(new Option("as on the wall", ""), ...this.wall.colorNames.map((name) => new Option(name, name)));
+    this.metric.replaceChildren(
+      new Option("", ""),
+      ...metrics.map((metric) => new Option(metric.key, written(metric, metrics))),
+    );
+    this.color.replaceChildren(
+      new Option("as on the wall", ""),
+      ...this.wall.colorNames.map((name) => new Option(name, name)),
+    );
     this.color.value = card?.color ?? "";
     this.color.selectedIndex = Math.max(0, this.color.selectedIndex);
     this.remove.hidden = card === undefined;
@@ -128,7 +151,10 @@ export class CardEditor {
   }
 
   async save() {
-    const lines = this.lines.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    const lines = this.lines.value
+      .split("\n")
+      .map((line) => line.trim())
+      .filter(Boolean);
     const value = (field) => (field.value === "" ? null : Number(field.value));
     const card = {
       title: this.title.value.trim() || lines[0],
@@ -150,8 +176,10 @@ export class CardEditor {
 
   async check({ lines, low, high, log }) {
     if (lines.length === 0) throw new Error("A card needs a metric or an expression.");
-    if (low !== null && high !== null && low >= high) throw new Error(`The range ends at ${high}, which is not above its begin ${low}.`);
-    if (log && [low, high].some((edge) => edge !== null && edge <= 0)) throw new Error("On a logarithmic axis both ends of the range are above 0.");
+    if (low !== null && high !== null && low >= high)
+      throw new Error(`The range ends at ${high}, which is not above its begin ${low}.`);
+    if (log && [low, high].some((edge) => edge !== null && edge <= 0))
+      throw new Error("On a logarithmic axis both ends of the range are above 0.");
     const params = new URLSearchParams({ points: "4" });
     for (const id of [...this.wall.runs.keys()].slice(0, this.wall.most)) params.append("trial", id);
     for (const line of lines) params.append("expression", line);

@@ -50,7 +50,10 @@ async function sendAll() {
   const addresses = [...new Set(all.map(({ address }) => address))];
   for (let from = 0; from < addresses.length; from += MOST_PARTS) {
     const asked = new Set(addresses.slice(from, from + MOST_PARTS));
-    await ask([...asked], all.filter(({ address }) => asked.has(address)));
+    await ask(
+      [...asked],
+      all.filter(({ address }) => asked.has(address)),
+    );
   }
 }
 
@@ -58,7 +61,11 @@ async function ask(addresses, askers) {
   const parts = addresses.map((address) => ({ address, have: known.get(address)?.mark ?? "" }));
   const headers = { "X-CSRF-Token": document.querySelector("meta[name=csrf-token]").getAttribute("content") };
   try {
-    const answer = await request("/live/parts", { method: "POST", headers, body: JSON.stringify({ parts }) }, askers[0].next);
+    const answer = await request(
+      "/live/parts",
+      { method: "POST", headers, body: JSON.stringify({ parts }) },
+      askers[0].next,
+    );
     if (!answer.ok) throw await refusal(answer);
     const received = (await answer.json()).parts;
     const results = new Map(addresses.map((address, index) => [address, take(address, received[index])]));
@@ -81,7 +88,8 @@ function take(address, { status, mark, text, same, changes }) {
   return { text: now };
 }
 
-export const joined = (before, changes) => changes.map((one) => (typeof one === "string" ? one : before.slice(one[0], one[1]))).join("");
+export const joined = (before, changes) =>
+  changes.map((one) => (typeof one === "string" ? one : before.slice(one[0], one[1]))).join("");
 
 function reasonIn(text, status) {
   try {

@@ -73,9 +73,13 @@ async function draw(canvas, { isRefresh = false } = {}) {
   const form = controls(canvas);
   const address = new URL(canvas.dataset.figure, location.href);
   address.searchParams.set("width", canvas.clientWidth);
-  if (form) new FormData(/** @type {any} */ (form)).forEach((value, name) => address.searchParams.append(name, String(value)));
+  if (form)
+    new FormData(/** @type {any} */ (form)).forEach((value, name) => address.searchParams.append(name, String(value)));
   try {
-    const [text] = await Promise.all([textOf(`${address.pathname}${address.search}`, { next: "The plot is drawn when it answers again." }), plotly()]);
+    const [text] = await Promise.all([
+      textOf(`${address.pathname}${address.search}`, { next: "The plot is drawn when it answers again." }),
+      plotly(),
+    ]);
     // The time for loading the script is not part of the time for drawing.
     if (state.text === "") began = performance.now();
     // A later request has replaced this one, nothing has changed, or the plot was removed.
@@ -111,7 +115,14 @@ function ofChosen(trace) {
   const trials = trace.customdata.map((address) => Number(address.split("/").at(-1)));
   const kept = (list) => list.filter((_, index) => chosen.has(trials[index]));
   const { x, y, text, customdata, marker } = trace;
-  return { ...trace, x: kept(x), y: kept(y), text: kept(text), customdata: kept(customdata), marker: { ...marker, symbol: kept(marker.symbol) } };
+  return {
+    ...trace,
+    x: kept(x),
+    y: kept(y),
+    text: kept(text),
+    customdata: kept(customdata),
+    marker: { ...marker, symbol: kept(marker.symbol) },
+  };
 }
 
 function note(text) {

@@ -15,7 +15,10 @@ export function matcher(query, { fields, text }) {
 // Returns the names that the terms of a query compare; in a word with a colon, such as an address, there need be none.
 export function namesOf(query) {
   const words = query.match(/(?:[^\s"]|"[^"]*")+/g) ?? [];
-  return words.map((word) => word.replaceAll('"', "").match(TERM)).filter((found) => found !== null && found[2] !== ":").map((found) => found[1]);
+  return words
+    .map((word) => word.replaceAll('"', "").match(TERM))
+    .filter((found) => found !== null && found[2] !== ":")
+    .map((found) => found[1]);
 }
 
 // Whether some of these fields has a name, as terms find it.
@@ -31,7 +34,9 @@ function term(word) {
     // A word with a colon may also be plain text, such as an address.
     if (found === undefined) return operator === ":" || operator === "=" ? asText(values, text) : false;
     const all = Array.isArray(found) ? found : [found];
-    return operator === "!=" ? all.every((value) => holds(value, "!=", wanted)) : all.some((value) => holds(value, operator, wanted));
+    return operator === "!="
+      ? all.every((value) => holds(value, "!=", wanted))
+      : all.some((value) => holds(value, operator, wanted));
   };
 }
 
@@ -39,7 +44,9 @@ function term(word) {
 function lookUp(values, name) {
   const key = name.toLowerCase();
   const names = Object.keys(values);
-  const found = names.find((known) => known.toLowerCase() === key) ?? names.find((known) => known.toLowerCase().endsWith(`.${key}`));
+  const found =
+    names.find((known) => known.toLowerCase() === key) ??
+    names.find((known) => known.toLowerCase().endsWith(`.${key}`));
   return found === undefined ? undefined : values[found];
 }
 
@@ -50,12 +57,19 @@ function holds(value, operator, wanted) {
   /** @type {any[]} */
   const [a, b] = areNumbers ? [left, right] : [String(value).toLowerCase(), wanted.toLowerCase()];
   switch (operator) {
-    case ":": return areNumbers ? a === b : a.includes(b);
-    case "=": return a === b;
-    case "!=": return a !== b;
-    case "<": return a < b;
-    case "<=": return a <= b;
-    case ">": return a > b;
-    default: return a >= b;
+    case ":":
+      return areNumbers ? a === b : a.includes(b);
+    case "=":
+      return a === b;
+    case "!=":
+      return a !== b;
+    case "<":
+      return a < b;
+    case "<=":
+      return a <= b;
+    case ">":
+      return a > b;
+    default:
+      return a >= b;
   }
 }

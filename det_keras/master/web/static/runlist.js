@@ -79,20 +79,27 @@ export class RunList {
       const spark = svg("svg", { class: "spark", viewBox: "0 0 60 18", "aria-hidden": "true" });
       const best = element("span", { className: "number" });
       // Beside the plots of a search nothing is compared with one run.
-      const flag = this.wall.setBaseline ? iconButton("baseline", `Baseline ${run.name}`, () => this.wall.setBaseline(run.id)) : null;
+      const flag = this.wall.setBaseline
+        ? iconButton("baseline", `Baseline ${run.name}`, () => this.wall.setBaseline(run.id))
+        : null;
       const root = element("li", {}, [eye, swatch, link, spark, best, ...(flag === null ? [] : [flag])]);
       root.dataset.run = run.id;
       row = { root, eye, swatch, spark, best, flag };
       this.rows.set(run.id, row);
     }
     row.root.dataset.state = run.state;
-    row.root.title = Object.entries(run.hparams).map(([name, value]) => `${name}=${value}`).join("  ");
+    row.root.title = Object.entries(run.hparams)
+      .map(([name, value]) => `${name}=${value}`)
+      .join("  ");
     row.best.textContent = run.best === null ? "-" : String(Number(run.best.toPrecision(4)));
     return row;
   }
 
   applyFilter() {
-    const matches = matcher(this.filter.value.trim(), { fields: fieldsOf, text: (run) => `${run.name} ${run.labels.join(" ")}` });
+    const matches = matcher(this.filter.value.trim(), {
+      fields: fieldsOf,
+      text: (run) => `${run.name} ${run.labels.join(" ")}`,
+    });
     this.passes = (run) => matches(run);
     let count = 0;
     for (const run of this.order ?? []) {
@@ -122,11 +129,14 @@ export class RunList {
       root.classList.toggle("off", !this.wall.isShown(id));
     }
     const shown = this.wall.shown?.().length ?? 0;
-    this.count.textContent = shown > this.wall.most ? `${this.listed}, the best ${this.wall.most} of ${shown} are drawn` : this.listed;
+    this.count.textContent =
+      shown > this.wall.most ? `${this.listed}, the best ${this.wall.most} of ${shown} are drawn` : this.listed;
   }
 
   paint() {
-    this.scale = this.colorBy ? scale((this.order ?? []).map((run) => valueOf(run, this.colorBy, this.wall.metric))) : null;
+    this.scale = this.colorBy
+      ? scale((this.order ?? []).map((run) => valueOf(run, this.colorBy, this.wall.metric)))
+      : null;
     for (const [id, { swatch }] of this.rows) swatch.style.background = this.colorOf(id);
     this.bar.hidden = !this.scale || this.scale.kinds !== undefined;
     if (!this.bar.hidden) showRamp(this.bar, this.scale);
@@ -142,12 +152,15 @@ export class RunList {
   groupOf(id) {
     const run = this.wall.runs.get(id);
     if (run === undefined) return "";
-    return this.groupBy === LABEL ? run.labels.join(", ") || "no label" : `${this.groupBy}=${run.hparams[this.groupBy] ?? "-"}`;
+    return this.groupBy === LABEL
+      ? run.labels.join(", ") || "no label"
+      : `${this.groupBy}=${run.hparams[this.groupBy] ?? "-"}`;
   }
 
   // Runs of one group have one line.
   highlight(id) {
-    const isLit = (known) => known === id || (id !== null && this.groupBy !== "" && this.groupOf(known) === this.groupOf(id));
+    const isLit = (known) =>
+      known === id || (id !== null && this.groupBy !== "" && this.groupOf(known) === this.groupOf(id));
     for (const [known, { root }] of this.rows) root.classList.toggle("lit", isLit(known));
   }
 
@@ -163,7 +176,12 @@ export class RunList {
       const [low, high] = [Math.min(...values), Math.max(...values)];
       const step = Math.max(1, Math.floor(points.length / 40));
       const [from, to] = [x[0], x.at(-1)];
-      const path = points.filter((_, index) => index % step === 0 || index === points.length - 1).map(([at, value]) => `${((60 * (at - from)) / (to - from || 1)).toFixed(1)} ${(16 - (14 * (value - low)) / (high - low || 1) + 1).toFixed(1)}`);
+      const path = points
+        .filter((_, index) => index % step === 0 || index === points.length - 1)
+        .map(
+          ([at, value]) =>
+            `${((60 * (at - from)) / (to - from || 1)).toFixed(1)} ${(16 - (14 * (value - low)) / (high - low || 1) + 1).toFixed(1)}`,
+        );
       row.spark.replaceChildren(svg("path", { d: `M${path.join("L")}` }));
     }
   }
@@ -180,7 +198,17 @@ export const valueOf = (run, name, metric) => (name === metric ? (run.best ?? un
 
 // What the terms of a filter compare.
 function fieldsOf(run) {
-  return { ...run.metrics, ...run.hparams, id: run.id, trial: run.id, name: run.name, state: run.state.replace("STATE_", "").toLowerCase(), label: run.labels, best: run.best, batches: run.batches };
+  return {
+    ...run.metrics,
+    ...run.hparams,
+    id: run.id,
+    trial: run.id,
+    name: run.name,
+    state: run.state.replace("STATE_", "").toLowerCase(),
+    label: run.labels,
+    best: run.best,
+    batches: run.batches,
+  };
 }
 
 function idOf(target) {

@@ -42,7 +42,8 @@ export class Scatter {
     offer(shade, ["", ...names]);
     if (!this.isBound) {
       bindForm(this.form, () => this.draw());
-      if (this.details !== null && ["across", "up", "shade", "draw"].some((name) => setting(name) !== "")) this.details.open = true;
+      if (this.details !== null && ["across", "up", "shade", "draw"].some((name) => setting(name) !== ""))
+        this.details.open = true;
     }
     this.isBound = true;
     this.draw();
@@ -56,17 +57,34 @@ export class Scatter {
     const read = (name) => this.columns.get(name) ?? (() => undefined);
     const points = this.board
       .scattered()
-      .map((run) => ({ run, x: read(across.value)(run), y: read(up.value)(run), z: shade.value ? read(shade.value)(run) : undefined }))
+      .map((run) => ({
+        run,
+        x: read(across.value)(run),
+        y: read(up.value)(run),
+        z: shade.value ? read(shade.value)(run) : undefined,
+      }))
       .filter(({ x, y }) => isValue(x) && isValue(y));
     const shades = shade.value ? scale(points.map(({ z }) => z).filter(isValue)) : null;
     const isScale = shades !== null && shades.kinds === undefined;
-    showLegend(this.legend, { name: shade.value, scale: isScale ? shades : null, items: shades?.kinds?.map((kind) => ({ name: kind, color: shades.color(kind) })) ?? [] });
+    showLegend(this.legend, {
+      name: shade.value,
+      scale: isScale ? shades : null,
+      items: shades?.kinds?.map((kind) => ({ name: kind, color: shades.color(kind) })) ?? [],
+    });
     const names = { x: across.value, y: up.value, z: shade.value };
     const front = draw.value === FRONT ? paretoFront(points, acrossBetter.value, upBetter.value) : null;
     this.told.textContent = this.tell(points, front, draw.value === CONTOUR ? isScale : null);
     drawIn(this.target, `${names.y} against ${names.x} of ${points.length} trials`, points, (width, height) => {
-      const x = axis(points.map((point) => point.x), MARGIN.left, width - MARGIN.right);
-      const y = axis(points.map((point) => point.y), height - MARGIN.bottom, MARGIN.top);
+      const x = axis(
+        points.map((point) => point.x),
+        MARGIN.left,
+        width - MARGIN.right,
+      );
+      const y = axis(
+        points.map((point) => point.y),
+        height - MARGIN.bottom,
+        MARGIN.top,
+      );
       const parts = [];
       if (draw.value === CONTOUR && isScale) parts.push(...contour(points, x, y, shades));
       parts.push(...rules(x, y, names, width, height));
@@ -88,7 +106,16 @@ export class Scatter {
   point({ run, x: across, y: up, z }, x, y, names, shades, isBest) {
     const values = [[names.x, across], [names.y, up], ...(names.z ? [[names.z, z]] : [])];
     const text = `${run.name}: ${values.map(([name, value]) => `${name} ${numberText(value ?? null)}`).join(", ")}${isBest ? ", on the front" : ""}`;
-    const dot = svg("circle", { cx: x.at(across).toFixed(1), cy: y.at(up).toFixed(1), r: isBest ? 7 : 5, class: isBest ? "point front" : "point" }, [svg("title", {}, [text])]);
+    const dot = svg(
+      "circle",
+      {
+        cx: x.at(across).toFixed(1),
+        cy: y.at(up).toFixed(1),
+        r: isBest ? 7 : 5,
+        class: isBest ? "point front" : "point",
+      },
+      [svg("title", {}, [text])],
+    );
     dot.style.fill = shades === null ? this.board.pointColor(run.id) : shades.color(z);
     const link = svg("a", { href: `/trials/${run.id}`, "aria-label": text }, [dot]);
     link.addEventListener("pointerenter", () => this.board.highlight(run.id));
@@ -97,13 +124,15 @@ export class Scatter {
   }
 }
 
-const isValue = (value) => value !== null && value !== undefined && !(typeof value === "number" && !Number.isFinite(value));
+const isValue = (value) =>
+  value !== null && value !== undefined && !(typeof value === "number" && !Number.isFinite(value));
 
 // Returns the columns of runs as functions from a run to its value, by name: those that differ, and the metrics.
 export function columnsOf(runs, metric) {
   const columns = new Map(variedNames(runs).map((name) => [name, (run) => plain(run.hparams[name])]));
   columns.set(`best ${metric}`, (run) => run.best);
-  for (const name of [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].sort()) columns.set(`last ${name}`, (run) => run.metrics[name]);
+  for (const name of [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].sort())
+    columns.set(`last ${name}`, (run) => run.metrics[name]);
   columns.set("batches", (run) => run.batches);
   columns.set("duration (s)", (run) => run.duration);
   return columns;
@@ -124,17 +153,32 @@ function axis(values, from, to) {
   const known = scale(values);
   const place = (fraction) => from + (to - from) * (PAD + (1 - 2 * PAD) * fraction);
   if (known.kinds !== undefined) {
-    const fraction = (kind) => (known.kinds.length === 1 ? 0.5 : known.kinds.indexOf(String(kind)) / (known.kinds.length - 1));
-    return { kinds: known.kinds, at: (value) => place(fraction(value)), labels: known.kinds.map((kind) => [kind, place(fraction(kind))]) };
+    const fraction = (kind) =>
+      known.kinds.length === 1 ? 0.5 : known.kinds.indexOf(String(kind)) / (known.kinds.length - 1);
+    return {
+      kinds: known.kinds,
+      at: (value) => place(fraction(value)),
+      labels: known.kinds.map((kind) => [kind, place(fraction(kind))]),
+    };
   }
   const { low, high, isLog } = known;
   const bend = isLog ? Math.log10 : (value) => value;
   const fraction = (value) => (high === low ? 0.5 : (bend(value) - bend(low)) / (bend(high) - bend(low)));
   const marks = isLog ? [...new Set([low, ...decades(low, high), high])] : ticks(low, high);
-  return { at: (value) => place(fraction(value)), fraction, placeOf: place, isLog, labels: marks.map((value) => [numberText(value), place(fraction(value))]) };
+  return {
+    at: (value) => place(fraction(value)),
+    fraction,
+    placeOf: place,
+    isLog,
+    labels: marks.map((value) => [numberText(value), place(fraction(value))]),
+  };
 }
 
-const decades = (low, high) => Array.from({ length: Math.floor(Math.log10(high)) - Math.ceil(Math.log10(low)) + 1 }, (_, index) => 10 ** (Math.ceil(Math.log10(low)) + index));
+const decades = (low, high) =>
+  Array.from(
+    { length: Math.floor(Math.log10(high)) - Math.ceil(Math.log10(low)) + 1 },
+    (_, index) => 10 ** (Math.ceil(Math.log10(low)) + index),
+  );
 
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
@@ -146,8 +190,14 @@ function rules(x, y, names, width, height) {
   const across = [];
   for (const pair of x.labels) if (across.length === 0 || pair[1] - across.at(-1)[1] > 34) across.push(pair);
   return [
-    ...across.flatMap(([text, at]) => [svg("line", { x1: at, x2: at, y1: MARGIN.top, y2: bottom, class: "rule" }), label(cut(text, 10), at, bottom + 16)]),
-    ...y.labels.flatMap(([text, at]) => [svg("line", { x1: left, x2: right, y1: at, y2: at, class: "rule" }), label(cut(text, 9), left - 6, at + 4, "end")]),
+    ...across.flatMap(([text, at]) => [
+      svg("line", { x1: at, x2: at, y1: MARGIN.top, y2: bottom, class: "rule" }),
+      label(cut(text, 10), at, bottom + 16),
+    ]),
+    ...y.labels.flatMap(([text, at]) => [
+      svg("line", { x1: left, x2: right, y1: at, y2: at, class: "rule" }),
+      label(cut(text, 9), left - 6, at + 4, "end"),
+    ]),
     label(`${cut(names.x, 40)}${x.isLog ? " (log)" : ""}`, (left + right) / 2, height - 8),
     title,
   ];
@@ -157,7 +207,9 @@ function rules(x, y, names, width, height) {
 export function paretoFront(points, xBetter, yBetter) {
   const cost = (value, better) => (better === "larger" ? -value : value);
   const numbers = points.filter(({ x, y }) => typeof x === "number" && typeof y === "number");
-  const ordered = numbers.map((point) => ({ point, a: cost(point.x, xBetter), b: cost(point.y, yBetter) })).sort((one, two) => one.a - two.a || one.b - two.b);
+  const ordered = numbers
+    .map((point) => ({ point, a: cost(point.x, xBetter), b: cost(point.y, yBetter) }))
+    .sort((one, two) => one.a - two.a || one.b - two.b);
   let least = Infinity;
   let at = null;
   const front = ordered.filter(({ a, b }) => {
@@ -173,10 +225,12 @@ export function paretoFront(points, xBetter, yBetter) {
 function staircase(front, x, y, yBetter) {
   const places = front.map((point) => [x.at(point.x), y.at(point.y)]);
   const isBetter = (one, two) => (yBetter === "larger" ? two.y > one.y : two.y < one.y);
-  return places.map(([across, up], index) => {
-    if (index === 0) return `M${across} ${up}`;
-    return isBetter(front[index - 1], front[index]) ? `H${across}V${up}` : `V${up}H${across}`;
-  }).join("");
+  return places
+    .map(([across, up], index) => {
+      if (index === 0) return `M${across} ${up}`;
+      return isBetter(front[index - 1], front[index]) ? `H${across}V${up}` : `V${up}H${across}`;
+    })
+    .join("");
 }
 
 // Returns the value at a place between points, by Shepard's inverse distance weighting; at a point it is the point's.
@@ -199,8 +253,13 @@ function contour(points, x, y, shades) {
   if (known.length < 3 || x.fraction === undefined || y.fraction === undefined) return [];
   const bend = shades.isLog ? Math.log : (value) => value;
   const [low, high] = [bend(shades.low), bend(shades.high)];
-  const placed = known.map((point) => ({ x: x.fraction(point.x), y: y.fraction(point.y), z: high === low ? 0.5 : (bend(point.z) - low) / (high - low) }));
-  const level = (column, row) => Math.min(LEVELS - 1, Math.floor(LEVELS * interpolated(placed, (column + 0.5) / CELLS, (row + 0.5) / CELLS)));
+  const placed = known.map((point) => ({
+    x: x.fraction(point.x),
+    y: y.fraction(point.y),
+    z: high === low ? 0.5 : (bend(point.z) - low) / (high - low),
+  }));
+  const level = (column, row) =>
+    Math.min(LEVELS - 1, Math.floor(LEVELS * interpolated(placed, (column + 0.5) / CELLS, (row + 0.5) / CELLS)));
   const parts = [];
   for (let row = 0; row < CELLS; row += 1) {
     const levels = Array.from({ length: CELLS }, (_, column) => level(column, row));
@@ -213,7 +272,13 @@ function contour(points, x, y, shades) {
   return parts.map((part) => {
     const [left, right] = [part.begin / CELLS, part.end / CELLS].map((fraction) => x.placeOf(fraction));
     const [bottom, top] = [part.row / CELLS, (part.row + 1) / CELLS].map((fraction) => y.placeOf(fraction));
-    const cell = svg("rect", { x: left.toFixed(1), y: top.toFixed(1), width: (right - left + 0.5).toFixed(1), height: (bottom - top + 0.5).toFixed(1), class: "cell" });
+    const cell = svg("rect", {
+      x: left.toFixed(1),
+      y: top.toFixed(1),
+      width: (right - left + 0.5).toFixed(1),
+      height: (bottom - top + 0.5).toFixed(1),
+      class: "cell",
+    });
     cell.style.fill = viridis((part.level + 0.5) / LEVELS);
     return cell;
   });

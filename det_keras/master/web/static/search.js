@@ -13,7 +13,15 @@ import { drawIn, label, svg, ticks } from "./svg.js";
 import { momentText } from "./times.js";
 
 const LEAST_MS = 2000;
-const KINDS = { completed: "--completed", error: "--error", stopping: "--paused", canceled: "--canceled", running: "--running", paused: "--paused", waiting: "--waiting" };
+const KINDS = {
+  completed: "--completed",
+  error: "--error",
+  stopping: "--paused",
+  canceled: "--canceled",
+  running: "--running",
+  paused: "--paused",
+  waiting: "--waiting",
+};
 const MOST_SPARKS = 50;
 const MARGIN = { left: 62, right: 20, top: 14, bottom: 30 };
 
@@ -48,7 +56,8 @@ const board = {
   scattered: () => visible().flatMap(({ id }) => board.runs.get(id) ?? []),
   pointColor: (id) => list?.colorOf(id) ?? board.ownColor(id),
   highlight(id) {
-    for (const line of document.querySelectorAll(".trial-line")) line.classList.toggle("lit", Number(line.dataset.trial) === id);
+    for (const line of document.querySelectorAll(".trial-line"))
+      line.classList.toggle("lit", Number(line.dataset.trial) === id);
     list?.highlight(id);
   },
 };
@@ -132,22 +141,35 @@ function drawImportance() {
   const rows = data.importances.map(({ name, value }) => {
     const bar = element("span", { className: "amount" });
     bar.style.width = `${Math.max(0.5, 100 * value)}%`;
-    return element("li", {}, [element("span", { className: "clip", textContent: name, title: name, dir: "auto" }), element("span", { className: "track" }, [bar]), element("span", { className: "number", textContent: value.toFixed(2) })]);
+    return element("li", {}, [
+      element("span", { className: "clip", textContent: name, title: name, dir: "auto" }),
+      element("span", { className: "track" }, [bar]),
+      element("span", { className: "number", textContent: value.toFixed(2) }),
+    ]);
   });
-  const none = element("p", { className: "faint", textContent: "Needs at least four trials whose hyperparameters and metrics differ." });
+  const none = element("p", {
+    className: "faint",
+    textContent: "Needs at least four trials whose hyperparameters and metrics differ.",
+  });
   place("importance").replaceChildren(rows.length ? element("ol", { className: "importances" }, rows) : none);
 }
 
 const canvas = (name, title, trials, children) => drawIn(place(name), title, trials, children);
 
 function drawProgress() {
-  const shown = visible().filter(({ best }) => best !== null).sort((a, b) => a.end - b.end);
+  const shown = visible()
+    .filter(({ best }) => best !== null)
+    .sort((a, b) => a.end - b.end);
   canvas("progress", `Best ${data.metric} so far over ${shown.length} trials`, shown, (width, height) => {
     const values = shown.map(({ best }) => best);
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const x = (index) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (index + 0.5)) / shown.length;
-    const y = (value) => MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (high === low ? 0.5 : (high - value) / (high - low));
-    const parts = ticks(low, high).flatMap((value) => [svg("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value), class: "rule" }), label(numberText(value), MARGIN.left - 8, y(value) + 4, "end")]);
+    const y = (value) =>
+      MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (high === low ? 0.5 : (high - value) / (high - low));
+    const parts = ticks(low, high).flatMap((value) => [
+      svg("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value), class: "rule" }),
+      label(numberText(value), MARGIN.left - 8, y(value) + 4, "end"),
+    ]);
     let best = null;
     const steps = shown.map(({ best: value }, index) => {
       best = best === null ? value : data.smallerIsBetter ? Math.min(best, value) : Math.max(best, value);
@@ -155,7 +177,16 @@ function drawProgress() {
     });
     parts.push(svg("path", { d: steps.join(""), class: "best-line" }));
     shown.forEach((trial, index) => {
-      const dot = svg("circle", { cx: x(index).toFixed(1), cy: y(trial.best).toFixed(1), r: 4, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.best)}, ${trial.state}`])]);
+      const dot = svg(
+        "circle",
+        {
+          cx: x(index).toFixed(1),
+          cy: y(trial.best).toFixed(1),
+          r: 4,
+          style: `fill: var(${KINDS[trial.kind] ?? "--faint"})`,
+        },
+        [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.best)}, ${trial.state}`])],
+      );
       parts.push(svg("a", { href: `/trials/${trial.id}` }, [dot]));
     });
     parts.push(label("trials, in the order of their ends; colours are states", width / 2, height - 8));
@@ -168,9 +199,22 @@ function axes() {
   const shown = data.trials.filter(({ value }) => value !== null);
   const made = data.axes.map(({ name, scale }) => {
     const index = data.axes.findIndex((axis) => axis.name === name);
-    return axis(name, scale, data.trials.map(({ hparams }) => hparams[index]), ({ hparams }) => hparams[index]);
+    return axis(
+      name,
+      scale,
+      data.trials.map(({ hparams }) => hparams[index]),
+      ({ hparams }) => hparams[index],
+    );
   });
-  return [...made, axis(data.metric, "linear", shown.map(({ value }) => value), ({ value }) => value)];
+  return [
+    ...made,
+    axis(
+      data.metric,
+      "linear",
+      shown.map(({ value }) => value),
+      ({ value }) => value,
+    ),
+  ];
 }
 
 function axis(name, scale, values, read) {
@@ -179,15 +223,40 @@ function axis(name, scale, values, read) {
     const kinds = [...new Set(known.map(String))].sort();
     // The values of a part of the axis, as the trials have them.
     const originals = new Map(known.map((value) => [String(value), value]));
-    const inside = ([from, to]) => kinds.filter((_, index) => kinds.length === 1 || (index / (kinds.length - 1) >= from && index / (kinds.length - 1) <= to)).map((kind) => originals.get(kind));
-    return { name, read, kinds, inside, at: (value) => (kinds.length === 1 ? 0.5 : kinds.indexOf(String(value)) / (kinds.length - 1)), labels: kinds.map((kind) => [kind, kinds.length === 1 ? 0.5 : kinds.indexOf(kind) / (kinds.length - 1)]) };
+    const inside = ([from, to]) =>
+      kinds
+        .filter(
+          (_, index) => kinds.length === 1 || (index / (kinds.length - 1) >= from && index / (kinds.length - 1) <= to),
+        )
+        .map((kind) => originals.get(kind));
+    return {
+      name,
+      read,
+      kinds,
+      inside,
+      at: (value) => (kinds.length === 1 ? 0.5 : kinds.indexOf(String(value)) / (kinds.length - 1)),
+      labels: kinds.map((kind) => [kind, kinds.length === 1 ? 0.5 : kinds.indexOf(kind) / (kinds.length - 1)]),
+    };
   }
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const bend = scale === "log" && low > 0 ? Math.log : (value) => value;
   const at = (value) => (high === low ? 0.5 : (bend(value) - bend(low)) / (bend(high) - bend(low)));
   const back = bend === Math.log ? Math.exp : (value) => value;
-  const inside = (ends) => (high === low ? [low, high] : ends.map((fraction) => back(bend(low) + fraction * (bend(high) - bend(low)))));
-  return { name, read, at, inside, labels: high === low ? [[numberText(low), 0.5]] : [[numberText(low), 0], [numberText(high), 1]] };
+  const inside = (ends) =>
+    high === low ? [low, high] : ends.map((fraction) => back(bend(low) + fraction * (bend(high) - bend(low))));
+  return {
+    name,
+    read,
+    at,
+    inside,
+    labels:
+      high === low
+        ? [[numberText(low), 0.5]]
+        : [
+            [numberText(low), 0],
+            [numberText(high), 1],
+          ],
+  };
 }
 
 function drawParallel() {
@@ -203,8 +272,24 @@ function drawParallel() {
     const y = (fraction) => bottom - (bottom - top) * fraction;
     const parts = [];
     order.forEach((trial) => {
-      const points = all.map((one, index) => [index, one.read(trial)]).filter(([, value]) => value !== null && value !== undefined);
-      const line = svg("polyline", { points: points.map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`).join(" "), class: "trial-line", stroke: list?.colorOf(trial.id) ?? board.ownColor(trial.id) }, [svg("title", {}, [`Trial ${trial.id}: ${trial.value === null ? "no value to compare" : metricText(trial.value)}`])]);
+      const points = all
+        .map((one, index) => [index, one.read(trial)])
+        .filter(([, value]) => value !== null && value !== undefined);
+      const line = svg(
+        "polyline",
+        {
+          points: points
+            .map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`)
+            .join(" "),
+          class: "trial-line",
+          stroke: list?.colorOf(trial.id) ?? board.ownColor(trial.id),
+        },
+        [
+          svg("title", {}, [
+            `Trial ${trial.id}: ${trial.value === null ? "no value to compare" : metricText(trial.value)}`,
+          ]),
+        ],
+      );
       line.dataset.trial = trial.id;
       line.addEventListener("pointerenter", () => board.highlight(trial.id));
       line.addEventListener("pointerleave", () => board.highlight(null));
@@ -213,12 +298,40 @@ function drawParallel() {
     all.forEach((one, index) => {
       parts.push(svg("line", { x1: x(index), x2: x(index), y1: top, y2: bottom, class: "axis" }));
       parts.push(label(one.name.length > 18 ? `${one.name.slice(0, 17)}…` : one.name, x(index), 16));
-      for (const [content, fraction] of one.labels) parts.push(label(content.length > 16 ? `${content.slice(0, 15)}…` : content, x(index) + 7, y(fraction) + (fraction === 0 ? 14 : fraction === 1 ? -4 : 4), "start"));
+      for (const [content, fraction] of one.labels)
+        parts.push(
+          label(
+            content.length > 16 ? `${content.slice(0, 15)}…` : content,
+            x(index) + 7,
+            y(fraction) + (fraction === 0 ? 14 : fraction === 1 ? -4 : 4),
+            "start",
+          ),
+        );
       const range = brushes.get(one.name);
-      const mark = svg("rect", { x: x(index) - 6, width: 12, y: range ? y(range[1]) : top, height: range ? y(range[0]) - y(range[1]) : 0, class: "brush" });
-      const grip = svg("rect", { x: x(index) - 12, width: 24, y: top - 8, height: bottom - top + 16, class: "grip" }, [svg("title", {}, [`Drag to choose values of ${one.name}`])]);
+      const mark = svg("rect", {
+        x: x(index) - 6,
+        width: 12,
+        y: range ? y(range[1]) : top,
+        height: range ? y(range[0]) - y(range[1]) : 0,
+        class: "brush",
+      });
+      const grip = svg("rect", { x: x(index) - 12, width: 24, y: top - 8, height: bottom - top + 16, class: "grip" }, [
+        svg("title", {}, [`Drag to choose values of ${one.name}`]),
+      ]);
       grip.dataset.axis = one.name;
-      grip.addEventListener("pointerdown", (event) => brush(event, one, mark, (clientY) => Math.min(1, Math.max(0, (bottom - (clientY - grip.ownerSVGElement.getBoundingClientRect().top)) / (bottom - top))), y));
+      grip.addEventListener("pointerdown", (event) =>
+        brush(
+          event,
+          one,
+          mark,
+          (clientY) =>
+            Math.min(
+              1,
+              Math.max(0, (bottom - (clientY - grip.ownerSVGElement.getBoundingClientRect().top)) / (bottom - top)),
+            ),
+          y,
+        ),
+      );
       parts.push(mark, grip);
     });
     return parts;
@@ -263,17 +376,23 @@ function applyBrushes(all) {
   const shown = visible();
   const chosen = new Set(
     shown
-      .filter((trial) => all.every((one) => {
-        const range = brushes.get(one.name);
-        if (range === undefined) return true;
-        const value = one.read(trial);
-        return value !== null && value !== undefined && one.at(value) >= range[0] && one.at(value) <= range[1];
-      }))
+      .filter((trial) =>
+        all.every((one) => {
+          const range = brushes.get(one.name);
+          if (range === undefined) return true;
+          const value = one.read(trial);
+          return value !== null && value !== undefined && one.at(value) >= range[0] && one.at(value) <= range[1];
+        }),
+      )
       .map(({ id }) => id),
   );
-  for (const line of place("parallel").querySelectorAll(".trial-line")) line.classList.toggle("off", !chosen.has(Number(line.dataset.trial)));
+  for (const line of place("parallel").querySelectorAll(".trial-line"))
+    line.classList.toggle("off", !chosen.has(Number(line.dataset.trial)));
   // The last axis is that of the metric, which nobody chooses beforehand.
-  const ranges = all.slice(0, -1).filter(({ name }) => brushes.has(name)).map(({ name, inside }) => [name, inside(brushes.get(name))]);
+  const ranges = all
+    .slice(0, -1)
+    .filter(({ name }) => brushes.has(name))
+    .map(({ name, inside }) => [name, inside(brushes.get(name))]);
   document.dispatchEvent(new CustomEvent("ranges-chosen", { detail: Object.fromEntries(ranges) }));
   list?.narrow(brushes.size ? chosen.union(board.hidden) : null);
   const isPart = brushes.size > 0 || shown.length < data.trials.length;
@@ -281,9 +400,17 @@ function applyBrushes(all) {
 }
 
 function drawTime() {
-  const trials = new Map(visible().filter(({ start }) => start !== null).map((trial) => [trial.id, trial]));
-  const runs = data.runs.length ? data.runs.filter(({ trial, slots }) => trials.has(trial) && slots.length) : withoutSlots([...trials.values()]);
-  const lanes = [...new Set(runs.flatMap(({ slots }) => slots))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+  const trials = new Map(
+    visible()
+      .filter(({ start }) => start !== null)
+      .map((trial) => [trial.id, trial]),
+  );
+  const runs = data.runs.length
+    ? data.runs.filter(({ trial, slots }) => trials.has(trial) && slots.length)
+    : withoutSlots([...trials.values()]);
+  const lanes = [...new Set(runs.flatMap(({ slots }) => slots))].sort((a, b) =>
+    a.localeCompare(b, undefined, { numeric: true }),
+  );
   place("time").style.height = `${Math.min(60 + 22 * lanes.length, 600)}px`;
   const [from, to] = [Math.min(...runs.map(({ start }) => start)), Math.max(...runs.map(({ end }) => end))];
   canvas("time", `${trials.size} trials over time`, runs, (width, height) => {
@@ -294,10 +421,24 @@ function drawTime() {
     const parts = runs.map(({ trial: id, start, end, slots }) => {
       const trial = trials.get(id);
       const title = `Trial ${id}: ${trial.state}, ${moment(start)} to ${moment(end)}`;
-      const bars = slots.map((slot) => svg("rect", { x: x(start).toFixed(1), width: Math.max(2, x(end) - x(start) - 1).toFixed(1), y: 6 + lanes.indexOf(slot) * row, height: Math.max(2, row - 4), rx: 3, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [title])]));
+      const bars = slots.map((slot) =>
+        svg(
+          "rect",
+          {
+            x: x(start).toFixed(1),
+            width: Math.max(2, x(end) - x(start) - 1).toFixed(1),
+            y: 6 + lanes.indexOf(slot) * row,
+            height: Math.max(2, row - 4),
+            rx: 3,
+            style: `fill: var(${KINDS[trial.kind] ?? "--faint"})`,
+          },
+          [svg("title", {}, [title])],
+        ),
+      );
       return svg("a", { href: `/trials/${id}` }, bars);
     });
-    if (data.runs.length && row > 9) parts.push(...lanes.map((name, lane) => label(name, 4, 6 + lane * row + row / 2 + 2, "start")));
+    if (data.runs.length && row > 9)
+      parts.push(...lanes.map((name, lane) => label(name, 4, 6 + lane * row + row / 2 + 2, "start")));
     parts.push(label(moment(from), left, height - 8, "start"), label(moment(to), width - 8, height - 8, "end"));
     return parts;
   });
@@ -306,12 +447,14 @@ function drawTime() {
 // Trials that run outside of the master have no slots: each takes the first lane that is free.
 function withoutSlots(trials) {
   const ends = [];
-  return trials.sort((a, b) => a.start - b.start).map(({ id, start, end }) => {
-    let lane = ends.findIndex((time) => time <= start);
-    if (lane < 0) lane = ends.length;
-    ends[lane] = end;
-    return { trial: id, start, end, slots: [String(lane)] };
-  });
+  return trials
+    .sort((a, b) => a.start - b.start)
+    .map(({ id, start, end }) => {
+      let lane = ends.findIndex((time) => time <= start);
+      if (lane < 0) lane = ends.length;
+      ends[lane] = end;
+      return { trial: id, start, end, slots: [String(lane)] };
+    });
 }
 
 document.getElementById("search-controls")?.addEventListener("input", () => setTimeout(load));
@@ -324,9 +467,12 @@ new ResizeObserver(([{ target }]) => {
 }).observe(document.getElementById("main"));
 onTick(() => {
   if (timer !== null) return;
-  timer = setTimeout(() => {
-    timer = null;
-    load();
-  }, Math.max(0, earliest - performance.now()));
+  timer = setTimeout(
+    () => {
+      timer = null;
+      load();
+    },
+    Math.max(0, earliest - performance.now()),
+  );
 });
 setTimeout(load);

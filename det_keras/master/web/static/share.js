@@ -52,7 +52,9 @@ export function armShare() {
     const answer = await request(address, {}, "Open the dialog again.");
     if (!answer.ok) throw new Error(await reasonOf(answer));
     const { links } = await answer.json();
-    list.replaceChildren(...(links.length ? links.map(entry) : [element("li", { className: "faint", textContent: "There is no link." })]));
+    list.replaceChildren(
+      ...(links.length ? links.map(entry) : [element("li", { className: "faint", textContent: "There is no link." })]),
+    );
   }
 
   function entry({ id, username, madeAt, expiresAt, isOver }) {
@@ -67,7 +69,10 @@ export function armShare() {
         await show();
       }),
     );
-    return element("li", {}, [element("span", { textContent: `Link ${id} by ${username}, made ${momentText(new Date(madeAt))}${end}` }), revoke]);
+    return element("li", {}, [
+      element("span", { textContent: `Link ${id} by ${username}, made ${momentText(new Date(madeAt))}${end}` }),
+      revoke,
+    ]);
   }
 
   function present(link) {

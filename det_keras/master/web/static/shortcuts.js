@@ -21,11 +21,15 @@ export function armShortcuts() {
 }
 
 // A select takes letters, too.
-const isTyping = (target) => target.isContentEditable || target.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=range])");
-const visible = (selector) => [...document.querySelectorAll(selector)].find((found) => found.checkVisibility() && !found.disabled);
+const isTyping = (target) =>
+  target.isContentEditable ||
+  target.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=range])");
+const visible = (selector) =>
+  [...document.querySelectorAll(selector)].find((found) => found.checkVisibility() && !found.disabled);
 const rows = () => [...document.querySelectorAll(".grid tbody tr[data-key]")];
 // A table that is drawn again has new elements, so the row is known by its key.
-const current = () => rows().find((row) => row.contains(document.activeElement)) ?? rows().find((row) => row.dataset.key === walked);
+const current = () =>
+  rows().find((row) => row.contains(document.activeElement)) ?? rows().find((row) => row.dataset.key === walked);
 let walked = null;
 
 function walk(step) {

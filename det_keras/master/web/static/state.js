@@ -28,7 +28,8 @@ export function armState() {
     const button = event.target.closest("[data-notify]");
     if (button === null) return;
     if (localStorage.getItem(key()) !== null) localStorage.removeItem(key());
-    else if (!("Notification" in window) || (await Notification.requestPermission()) !== "granted") say("The browser does not allow notifications for this page.");
+    else if (!("Notification" in window) || (await Notification.requestPermission()) !== "granted")
+      say("The browser does not allow notifications for this page.");
     else localStorage.setItem(key(), "yes");
     show();
   });
@@ -47,7 +48,10 @@ function show() {
   }
   if (last !== null && !OVER.has(last) && OVER.has(state) && isWatched) {
     localStorage.removeItem(key());
-    new Notification(document.title, { body: { completed: "It has completed.", error: "It has failed.", canceled: "It was canceled." }[state], tag: key() });
+    new Notification(document.title, {
+      body: { completed: "It has completed.", error: "It has failed.", canceled: "It was canceled." }[state],
+      tag: key(),
+    });
     show();
   }
   last = state;

@@ -39,15 +39,22 @@ function values(name, chosen) {
 
 async function narrow() {
   const { narrow: address } = root().querySelector("[data-narrow]").dataset;
-  const hyperparameters = Object.fromEntries(Object.entries(ranges).map(([name, chosen]) => [name, values(name, chosen)]));
-  const what = Object.entries(hyperparameters).map(([name, chosen]) => `${name} ${isList(name) ? chosen.map(String).join(", ") : chosen.map(numberText).join(" to ")}`);
+  const hyperparameters = Object.fromEntries(
+    Object.entries(ranges).map(([name, chosen]) => [name, values(name, chosen)]),
+  );
+  const what = Object.entries(hyperparameters).map(
+    ([name, chosen]) => `${name} ${isList(name) ? chosen.map(String).join(", ") : chosen.map(numberText).join(" to ")}`,
+  );
   const question = `Further trials are drawn from ${what.join("; ")}. Trials that were created stay.`;
-  if (await ask("Narrow the search?", question, "Narrow", { isHarmless: true })) await change(address, { hyperparameters }, () => "Narrow: done.");
+  if (await ask("Narrow the search?", question, "Narrow", { isHarmless: true }))
+    await change(address, { hyperparameters }, () => "Narrow: done.");
 }
 
 async function addTrial(form) {
   const fields = [...form.elements].filter(({ name }) => name);
-  const hparams = Object.fromEntries(fields.map((field) => [field.name, field.tagName === "SELECT" ? JSON.parse(field.value) : Number(field.value)]));
+  const hparams = Object.fromEntries(
+    fields.map((field) => [field.name, field.tagName === "SELECT" ? JSON.parse(field.value) : Number(field.value)]),
+  );
   await change(form.dataset.address, { hparams }, ({ trialId }) => `Trial ${trialId} was added.`);
 }
 

@@ -26,6 +26,7 @@ export function ticks(low, high, count = 5) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(Number(value.toPrecision(12)));
+  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step)
+    found.push(Number(value.toPrecision(12)));
   return found;
 }

@@ -69,7 +69,9 @@ class Table {
     group.addEventListener("change", () => this.changed({ groupBy: group.value, page: 1 }));
     this.table.addEventListener("click", (event) => this.clicked(event));
     this.draw?.addEventListener("click", () => this.changedChoice({ isDrawn: !this.isDrawn }));
-    this.root.querySelector("[data-none-chosen]").addEventListener("click", () => this.changedChoice({ chosen: new Map() }));
+    this.root
+      .querySelector("[data-none-chosen]")
+      .addEventListener("click", () => this.changedChoice({ chosen: new Map() }));
     this.root.querySelector("[data-choose-found]").addEventListener("click", () => this.chooseFound());
     for (const button of this.actions) button.addEventListener("click", () => act(button, this.kind, this.chosen));
     this.root.querySelector(".pages").addEventListener("click", ({ target }) => {
@@ -106,17 +108,27 @@ class Table {
   }
 
   question(more = {}) {
-    const asked = { q: this.form.elements.q.value.trim(), sort: this.wanted, columns: this.columns.join(","), group: this.groupBy, ...(this.numbers === null ? {} : { trials: this.numbers }), ...more };
+    const asked = {
+      q: this.form.elements.q.value.trim(),
+      sort: this.wanted,
+      columns: this.columns.join(","),
+      group: this.groupBy,
+      ...(this.numbers === null ? {} : { trials: this.numbers }),
+      ...more,
+    };
     const question = new URLSearchParams(this.scope);
     for (const [name, value] of Object.entries(asked)) if (value !== "") question.set(name, value);
     return question;
   }
 
   later() {
-    this.timer ??= setTimeout(() => {
-      this.timer = undefined;
-      if (!document.hidden) this.load();
-    }, Math.max(0, this.earliest - performance.now()));
+    this.timer ??= setTimeout(
+      () => {
+        this.timer = undefined;
+        if (!document.hidden) this.load();
+      },
+      Math.max(0, this.earliest - performance.now()),
+    );
   }
 
   async load() {
@@ -143,7 +155,11 @@ class Table {
     this.refused.replaceChildren(reason);
     const query = this.form.elements.q.value.trim();
     // Experiments have neither hyperparameters nor the metrics of trials.
-    if (this.kind === "experiment" && query) this.refused.append(" ", element("a", { href: `/trials?q=${encodeURIComponent(query)}`, textContent: "Search all trials" }));
+    if (this.kind === "experiment" && query)
+      this.refused.append(
+        " ",
+        element("a", { href: `/trials?q=${encodeURIComponent(query)}`, textContent: "Search all trials" }),
+      );
   }
 
   take(answer, sent) {
@@ -153,10 +169,13 @@ class Table {
     const pages = Math.max(1, Math.ceil(answer.found / ROWS));
     if (this.page > pages) return this.changed({ page: pages });
     this.offerGroups(answer.names);
-    columnMenu(this.menu, { ...answer, chosen: this.columns, pinned: this.pinned }, (settings) => this.changed(settings));
+    columnMenu(this.menu, { ...answer, chosen: this.columns, pinned: this.pinned }, (settings) =>
+      this.changed(settings),
+    );
     this.redraw(answer, JSON.stringify([sent, this.wanted, [...this.pinned], [...this.widths]]));
     this.count.textContent = this.countText(answer);
-    for (const button of this.root.querySelectorAll("[data-page]")) button.disabled = Number(button.dataset.page) < 0 ? this.page <= 1 : this.page >= pages;
+    for (const button of this.root.querySelectorAll("[data-page]"))
+      button.disabled = Number(button.dataset.page) < 0 ? this.page <= 1 : this.page >= pages;
     this.tellChoice();
     return undefined;
   }
@@ -182,7 +201,10 @@ class Table {
     const rows = answer.rows.map((cells, index) => this.row(cells, answer, index, best));
     this.table.tBodies[0].replaceChildren(...rows);
     this.place(answer.columns);
-    const again = focused === null ? undefined : rows.find((row) => row.dataset.key !== undefined && row.dataset.key === focused.dataset.key);
+    const again =
+      focused === null
+        ? undefined
+        : rows.find((row) => row.dataset.key !== undefined && row.dataset.key === focused.dataset.key);
     if (again === undefined) return;
     again.tabIndex = -1;
     (wasBox ? again.querySelector("input") : again).focus();
@@ -192,7 +214,8 @@ class Table {
     const select = this.form.elements.group;
     const keys = ["", ...names.filter(({ kind }) => GROUPED.has(kind)).map(({ key }) => key)];
     if (this.groupBy && !keys.includes(this.groupBy)) keys.push(this.groupBy);
-    if (keys.join("\n") !== [...select.options].map((option) => option.value).join("\n")) select.replaceChildren(...keys.map((key) => new Option(key || "nothing", key)));
+    if (keys.join("\n") !== [...select.options].map((option) => option.value).join("\n"))
+      select.replaceChildren(...keys.map((key) => new Option(key || "nothing", key)));
     select.value = this.groupBy;
   }
 
@@ -203,7 +226,8 @@ class Table {
       const cell = element("th", { scope: "col", className: classOf(column) }, [button]);
       cell.dataset.key = column.key;
       armWidth(cell, (width) => this.resize(column.key, width));
-      if (this.wanted.replace(/^-/, "") === column.key) cell.setAttribute("aria-sort", this.wanted.startsWith("-") ? "descending" : "ascending");
+      if (this.wanted.replace(/^-/, "") === column.key)
+        cell.setAttribute("aria-sort", this.wanted.startsWith("-") ? "descending" : "ascending");
       return cell;
     });
     const all = element("input", { type: "checkbox" });
@@ -215,15 +239,26 @@ class Table {
 
   row(cells, answer, index, best) {
     const id = answer.ids[index];
-    const facts = { id, kind: this.kind, isBest: best.has(id), labels: answer.labels?.[index], description: answer.descriptions?.[index] };
-    const shown = cells.map((value, place) => element("td", { className: classOf(answer.columns[place]) }, content(answer.columns[place], value, facts)));
+    const facts = {
+      id,
+      kind: this.kind,
+      isBest: best.has(id),
+      labels: answer.labels?.[index],
+      description: answer.descriptions?.[index],
+    };
+    const shown = cells.map((value, place) =>
+      element("td", { className: classOf(answer.columns[place]) }, content(answer.columns[place], value, facts)),
+    );
     if (id === undefined) return element("tr", {}, shown);
     const state = answer.states[index];
     const box = element("input", { type: "checkbox", value: id, checked: this.chosen.has(id) });
     box.setAttribute("aria-label", `Choose ${this.kind} ${id}`);
     const swatch = element("span", { className: "swatch" });
     swatch.style.background = this.colorOf(id);
-    const row = element("tr", { className: facts.isBest ? "best" : state === "error" ? "failed" : "" }, [element("td", { className: "choice" }, [box, swatch]), ...shown]);
+    const row = element("tr", { className: facts.isBest ? "best" : state === "error" ? "failed" : "" }, [
+      element("td", { className: "choice" }, [box, swatch]),
+      ...shown,
+    ]);
     Object.assign(row.dataset, { key: id, state });
     return row;
   }
@@ -239,7 +274,9 @@ class Table {
       const width = this.widths.get(key);
       if (width !== undefined) for (const row of this.table.rows) apply(row.cells[place + before], width);
     }
-    const pinned = columns.map(({ key }, place) => (this.pinned.has(key) ? place + before : -1)).filter((place) => place >= 0);
+    const pinned = columns
+      .map(({ key }, place) => (this.pinned.has(key) ? place + before : -1))
+      .filter((place) => place >= 0);
     const heads = this.table.tHead.rows[0].cells;
     for (const place of pinned) {
       const left = `${heads[place].offsetLeft - heads[pinned[0]].offsetLeft}px`;
@@ -315,7 +352,11 @@ class Table {
     const others = [...this.chosen.keys()].filter((id) => !ids.includes(id));
     for (let from = 0; from < others.length && this.actions.length > 0; from += MOST_NAMED) {
       const asked = others.slice(from, from + MOST_NAMED);
-      const question = new URLSearchParams({ [`${this.kind}s`]: asked.join(","), columns: "id", limit: String(MOST_NAMED) });
+      const question = new URLSearchParams({
+        [`${this.kind}s`]: asked.join(","),
+        columns: "id",
+        limit: String(MOST_NAMED),
+      });
       const answer = await (await fetch(`${this.source}?${question}`)).json();
       const known = new Map((answer.ids ?? answer.trialIds).map((id, index) => [id, answer.states[index]]));
       for (const id of asked) {
@@ -333,7 +374,10 @@ class Table {
     const isPage = this.answer?.ids.length > 0 && this.answer.ids.every((id) => this.chosen.has(id));
     found.hidden = !isPage || this.answer.found <= ids.length || this.answer.found > MOST_FOUND;
     found.textContent = `Choose all ${this.answer?.found.toLocaleString("en")} found`;
-    const query = ids.slice(0, MOST_DRAWN).map((id) => `${this.kind}=${id}`).join("&");
+    const query = ids
+      .slice(0, MOST_DRAWN)
+      .map((id) => `${this.kind}=${id}`)
+      .join("&");
     const compare = this.root.querySelector("[data-compare]");
     Object.assign(compare, { hidden: ids.length < 2, textContent: `Compare ${ids.length}`, href: `/compare?${query}` });
     const file = this.root.querySelector("[data-csv]");

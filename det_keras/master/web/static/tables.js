@@ -10,7 +10,8 @@ export function armTables() {
   const prepare = () => {
     for (const table of document.querySelectorAll("table.sortable")) {
       const wanted = setting(`sort-${table.id}`);
-      if (wanted && !sorted.has(table.id)) sorted.set(table.id, { name: wanted.replace(/^-/, ""), isDescending: wanted.startsWith("-") });
+      if (wanted && !sorted.has(table.id))
+        sorted.set(table.id, { name: wanted.replace(/^-/, ""), isDescending: wanted.startsWith("-") });
       armHeads(table);
       if (sorted.has(table.id)) sort(table);
     }
@@ -51,12 +52,15 @@ function sort(table) {
   }
   const value = (row) => row.cells[column]?.dataset.value ?? row.cells[column]?.textContent.trim() ?? "";
   const rows = [...table.tBodies[0].rows].map((row) => ({ row, text: value(row) }));
-  const areNumbers = table.tHead.rows[0].cells[column].dataset.sort !== "text" && rows.every(({ text }) => isNumber(text));
+  const areNumbers =
+    table.tHead.rows[0].cells[column].dataset.sort !== "text" && rows.every(({ text }) => isNumber(text));
   const sign = isDescending ? -1 : 1;
   rows.sort((a, b) => {
     // Rows without a value are last in both directions.
     if (isNothing(a.text) || isNothing(b.text)) return Number(isNothing(a.text)) - Number(isNothing(b.text));
-    return sign * (areNumbers ? Number(a.text) - Number(b.text) : a.text.localeCompare(b.text, undefined, { numeric: true }));
+    return (
+      sign * (areNumbers ? Number(a.text) - Number(b.text) : a.text.localeCompare(b.text, undefined, { numeric: true }))
+    );
   });
   const isInOrder = rows.every(({ row }, index) => row.rowIndex === rows[0].row.parentNode.rows[index].rowIndex);
   if (!isInOrder) table.tBodies[0].append(...rows.map(({ row }) => row));

@@ -1,6 +1,7 @@
 // What a terminal would show of a line: colours, and only the last state of a progress bar.
 
-const CODE = /\x1b\[([0-9;:?]*)([@-~])|\x1b[()][0-9A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_=>]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]/g;
+const CODE =
+  /\x1b\[([0-9;:?]*)([@-~])|\x1b[()][0-9A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_=>]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]/g;
 
 // Returns the text after the last carriage return that has text behind it.
 export function folded(text) {
@@ -62,7 +63,9 @@ function extended(numbers) {
   if (index < 16) return { fg: String(index), color: undefined };
   if (index >= 232) return { fg: undefined, color: gray(8 + 10 * (index - 232)) };
   const level = (step) => (step ? 55 + 40 * step : 0);
-  const [red, green, blue] = [Math.floor((index - 16) / 36), Math.floor((index - 16) / 6) % 6, (index - 16) % 6].map(level);
+  const [red, green, blue] = [Math.floor((index - 16) / 36), Math.floor((index - 16) / 6) % 6, (index - 16) % 6].map(
+    level,
+  );
   return { fg: undefined, color: `rgb(${red} ${green} ${blue})` };
 }
 

@@ -12,7 +12,15 @@ export const OPTIONS = {
 export function themed(layout, canvas) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
-  const axis = { gridcolor: color("--grid"), linecolor: color("--line"), zerolinecolor: color("--line"), automargin: true, exponentformat: "power", minexponent: 6, separatethousands: true };
+  const axis = {
+    gridcolor: color("--grid"),
+    linecolor: color("--line"),
+    zerolinecolor: color("--line"),
+    automargin: true,
+    exponentformat: "power",
+    minexponent: 6,
+    separatethousands: true,
+  };
   const result = {
     autosize: true,
     paper_bgcolor: "rgba(0,0,0,0)",

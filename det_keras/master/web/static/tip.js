@@ -13,8 +13,12 @@ export const makeTip = () => element("div", { className: "tip", hidden: true });
 export function showTip(tip, plot, place, found, tell) {
   const bases = new Map(found.filter(({ line }) => line.isBaseline).map(({ line, value }) => [line.metric, value]));
   // The baseline is told however far it is from the pointer.
-  const told = [...new Set([...found.filter(({ line }) => line.isBaseline), ...found])].slice(0, MOST_LINES).sort((a, b) => b.value - a.value);
-  const rows = told.map(({ line, value }) => row(line, tell(value), bases.has(line.metric) ? difference(line, value - bases.get(line.metric), tell) : ""));
+  const told = [...new Set([...found.filter(({ line }) => line.isBaseline), ...found])]
+    .slice(0, MOST_LINES)
+    .sort((a, b) => b.value - a.value);
+  const rows = told.map(({ line, value }) =>
+    row(line, tell(value), bases.has(line.metric) ? difference(line, value - bases.get(line.metric), tell) : ""),
+  );
   const more = found.length - told.length;
   tip.replaceChildren(
     element("strong", { textContent: place }),
@@ -29,7 +33,12 @@ export function showTip(tip, plot, place, found, tell) {
 function row(line, value, apart) {
   const swatch = element("span", { className: "swatch" });
   swatch.style.background = line.color;
-  const item = element("li", {}, [swatch, element("span", { className: "clip", textContent: line.label, dir: "auto" }), element("span", { className: "number", textContent: value }), element("span", { className: "number faint", textContent: apart })]);
+  const item = element("li", {}, [
+    swatch,
+    element("span", { className: "clip", textContent: line.label, dir: "auto" }),
+    element("span", { className: "number", textContent: value }),
+    element("span", { className: "number faint", textContent: apart }),
+  ]);
   item.classList.toggle("baseline", line.isBaseline);
   return item;
 }

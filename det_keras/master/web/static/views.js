@@ -14,7 +14,11 @@ export function armViews() {
     try {
       const answer = await fetch("/api/v1/views");
       const { views } = await answer.json();
-      list.replaceChildren(...(views.length ? views.map(entry) : [element("li", { className: "faint", textContent: "No view is saved yet." })]));
+      list.replaceChildren(
+        ...(views.length
+          ? views.map(entry)
+          : [element("li", { className: "faint", textContent: "No view is saved yet." })]),
+      );
     } catch {
       list.replaceChildren(element("li", { className: "faint", textContent: "The master does not answer." }));
     }
@@ -23,10 +27,19 @@ export function armViews() {
   function entry({ id, name, address, isShared, isOwn, username }) {
     const link = element("a", { href: address, textContent: name, dir: "auto" });
     const whose = isOwn ? (isShared ? "for all" : "") : `of ${username}`;
-    const remove = element("button", { type: "button", className: "quiet", textContent: "\u00d7", title: `Delete the view ${name}` });
+    const remove = element("button", {
+      type: "button",
+      className: "quiet",
+      textContent: "\u00d7",
+      title: `Delete the view ${name}`,
+    });
     remove.setAttribute("aria-label", remove.title);
     remove.addEventListener("click", () => change(() => send(`/api/v1/views/${id}`, { method: "DELETE" })));
-    return element("li", {}, [element("span", {}, [link]), element("span", { className: "faint small", textContent: whose }), ...(isOwn ? [remove] : [])]);
+    return element("li", {}, [
+      element("span", {}, [link]),
+      element("span", { className: "faint small", textContent: whose }),
+      ...(isOwn ? [remove] : []),
+    ]);
   }
 
   async function change(action) {
@@ -41,7 +54,11 @@ export function armViews() {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const { name, shared } = form.elements;
-    const body = JSON.stringify({ name: name.value.trim(), address: location.pathname + location.search, isShared: shared.checked });
+    const body = JSON.stringify({
+      name: name.value.trim(),
+      address: location.pathname + location.search,
+      isShared: shared.checked,
+    });
     change(async () => {
       await send("/api/v1/views", { method: "PUT", body });
       form.reset();

@@ -76,10 +76,13 @@ class Wall {
   }
 
   refreshLater() {
-    this.timer ??= setTimeout(() => {
-      this.timer = undefined;
-      if (!document.hidden) this.refresh();
-    }, Math.max(0, this.earliest - performance.now()));
+    this.timer ??= setTimeout(
+      () => {
+        this.timer = undefined;
+        if (!document.hidden) this.refresh();
+      },
+      Math.max(0, this.earliest - performance.now()),
+    );
   }
 
   // Requests the wall and the curves of its cards at the same time; again where the wall has other runs or cards.
@@ -194,7 +197,11 @@ class Wall {
     if (!name || !this.colorNames.includes(name)) return null;
     if (!this.scales.has(name)) {
       const found = scale(this.order.map((run) => valueOf(run, name, this.metric)));
-      this.scales.set(name, { ...found, name, colorOf: (id) => found.color(valueOf(this.runs.get(id), name, this.metric)) });
+      this.scales.set(name, {
+        ...found,
+        name,
+        colorOf: (id) => found.color(valueOf(this.runs.get(id), name, this.metric)),
+      });
     }
     return this.scales.get(name);
   }
@@ -222,7 +229,8 @@ class Wall {
     });
     // Moving an element would stop its drawing, so nothing is moved without need.
     const now = [...this.grid.children];
-    if (now.length !== wanted.length || now.some((node, index) => node !== wanted[index])) this.grid.replaceChildren(...wanted);
+    if (now.length !== wanted.length || now.some((node, index) => node !== wanted[index]))
+      this.grid.replaceChildren(...wanted);
   }
 
   sectionHead(name) {
@@ -337,7 +345,9 @@ class Wall {
 
   grouped(card) {
     const groupOf = (id) => this.list.groupOf(id);
-    const names = [...new Set(this.order.map((run) => groupOf(run.id)))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+    const names = [...new Set(this.order.map((run) => groupOf(run.id)))].sort((a, b) =>
+      a.localeCompare(b, undefined, { numeric: true }),
+    );
     return grouped(card.data, groupOf, card.spec.metrics, names);
   }
 

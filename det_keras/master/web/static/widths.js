@@ -7,7 +7,9 @@ const STEP_PX = 16;
 
 // Returns the widths that a setting holds, by the keys of columns.
 export function widthsOf(text) {
-  const pairs = text.split(",").map((part) => [part.slice(0, part.lastIndexOf(":")), Number(part.slice(part.lastIndexOf(":") + 1))]);
+  const pairs = text
+    .split(",")
+    .map((part) => [part.slice(0, part.lastIndexOf(":")), Number(part.slice(part.lastIndexOf(":") + 1))]);
   return new Map(pairs.filter(([key, width]) => key && width >= LEAST_PX));
 }
 
@@ -15,7 +17,10 @@ export const widthsText = (widths) => [...widths].map(([key, width]) => `${key}:
 
 // Lets the user change the width of a column by its head. `changed` gets the new width, and null for that of the content.
 export function arm(head, changed) {
-  const grip = element("span", { className: "edge", title: "Drag for another width, press twice for that of the content." });
+  const grip = element("span", {
+    className: "edge",
+    title: "Drag for another width, press twice for that of the content.",
+  });
   grip.setAttribute("aria-hidden", "true");
   const width = () => Math.round(head.getBoundingClientRect().width);
   const set = (value) => changed(value === null ? null : Math.max(LEAST_PX, Math.round(value)));
