@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from det_keras.config import Space
 from det_keras.search.base import Action, Close, Draw, SearchMethod, ValidateAfter, WorkDone, at_once
 
 
@@ -31,6 +32,8 @@ class GridSearch(SearchMethod):
         # Points of which it is known what became of them; `_left_out` of them are trials of no search.
         self._created = 0
         self._left_out = 0
+        # Whether the user has left out a part of the space.
+        self._is_narrowed = False
 
     def initial(self, draw: Draw) -> list[Action]:
         count = at_once(len(self._points), self._max_concurrent_trials)
@@ -52,23 +55,26 @@ class GridSearch(SearchMethod):
         return len(self._points)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"created": self._created, "left_out": self._left_out}
+        return {"created": self._created, "left_out": self._left_out, "is_narrowed": self._is_narrowed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._created = state["created"]
         self._left_out = state.get("left_out", 0)
+        self._is_narrowed = state.get("is_narrowed", False)
+
+    def narrowed(self, former: Space, space: Space) -> None:
+        self._is_narrowed = True
 
     def _next_trial(self, draw: Draw) -> list[Action]:
-        self._created += 1
-        point = self._points[-self._created]
-        # The user may have narrowed the space.
-        while not draw.space.contains(point):
-            self._left_out += 1
-            if self._created == len(self._points):
-                return []
+        """Create the next trial; none if no point is left."""
+        while self._created < len(self._points):
             self._created += 1
             point = self._points[-self._created]
-        create = draw.create(point)
-        if self._max_length is None:
-            return [create]
-        return [create, ValidateAfter(create.request_id, self._max_length), Close(create.request_id)]
+            if self._is_narrowed and not draw.space.contains(point):
+                self._left_out += 1
+                continue
+            create = draw.create(point)
+            if self._max_length is None:
+                return [create]
+            return [create, ValidateAfter(create.request_id, self._max_length), Close(create.request_id)]
+        return []

@@ -183,6 +183,30 @@ def test_further_trials_are_drawn_from_the_narrower_space(fields):
         assert point["fixed"] == 3
 
 
+def test_grid_has_all_its_points_until_it_is_narrowed():
+    # The last point of this range is calculated as 0.10000000000000002.
+    rate = "{type: double, minval: 0.001, maxval: 0.1, count: 4}"
+    space = f"hyperparameters: {{rate: {rate}, b: {{type: categorical, vals: [x, null]}}}}\n"
+    runner = Runner(searcher("name: grid, max_concurrent_trials: 3", space))
+    runner.run()
+    assert len(runner.hparams) == 8
+    narrowed = Runner(searcher("name: grid, max_concurrent_trials: 3", space))
+    narrowed.one.narrow({"rate": [0.001, 0.1]})
+    narrowed.run()
+    assert len(narrowed.hparams) == 8
+
+
+def test_grid_whose_points_are_all_left_out_ends():
+    runner = Runner(searcher("name: grid, max_concurrent_trials: 1", GRID))
+    first = dict(runner.hparams)
+    runner.one.narrow({"a": [1.0, 1.0]})
+    runner.one.narrow({"b": ["y"]}) if next(iter(first.values()))["b"] == "x" else runner.one.narrow(
+        {"b": ["x"]}
+    )
+    runner.run()
+    assert len(runner.hparams) == 2
+
+
 def test_grid_leaves_out_the_points_outside():
     runner = Runner(searcher("name: grid, max_concurrent_trials: 1", GRID))
     first = set(runner.hparams)

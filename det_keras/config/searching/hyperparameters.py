@@ -178,7 +178,7 @@ class DoubleRange(Hyperparameter):
         return self.minval + (self.maxval - self.minval) * stream.random_sample()
 
     def contains(self, value: Any) -> bool:
-        return _is_number(value) and self.minval <= value <= self.maxval
+        return _is_number(value) and _is_within(value, self.minval, self.maxval)
 
     def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
         low, high = _overlap(wanted, self.minval, self.maxval, path)
@@ -210,7 +210,7 @@ class LogRange(Hyperparameter):
 
     def contains(self, value: Any) -> bool:
         low, high = sorted((self._power(self.minval), self._power(self.maxval)))
-        return _is_number(value) and low <= value <= high
+        return _is_number(value) and _is_within(value, low, high)
 
     def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
         lowest, highest = sorted((self._power(self.minval), self._power(self.maxval)))
@@ -265,6 +265,12 @@ def parse_hyperparameter(raw: Any, path: str) -> Hyperparameter:
 def _is_same(value: Any, known: Any) -> bool:
     # True equals 1 and 1.0, but is a different value.
     return bool(value == known) and isinstance(value, bool) == isinstance(known, bool)
+
+
+def _is_within(value: float, low: float, high: float) -> bool:
+    # The points of a grid are calculated, and may lie beyond an end by a rounding.
+    slack = 1e-9 * (high - low)
+    return low - slack <= value <= high + slack
 
 
 def _one_or_more(values: list[Any]) -> Hyperparameter:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
@@ -13,15 +12,12 @@ from sqlalchemy.orm import Session
 
 from det_keras.master.database.change_feed import EVERYTHING, Subject
 from det_keras.master.database.models import ExperimentRow, TrialRow
-from det_keras.master.database.store import Store
 from det_keras.master.serializers.experiments import LIST_COLUMNS, ListedExperiment, listed_experiments
 from det_keras.master.table.columns import Column, Names, Value
+from det_keras.master.table.followed import FollowedRows, in_parts
 from det_keras.master.table.query import Question, Table, answer
 from det_keras.protocol import states
 from det_keras.protocol.values import now
-
-# Databases limit the number of values in a statement.
-_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,33 +125,12 @@ class ExperimentNames(Names[Listed]):
         return bool(row.shape["archived"])
 
 
-class ExperimentRows:
-    """All experiments in memory, for any thread; they follow the database.
+class ExperimentRows(FollowedRows[Listed]):
+    """All experiments in memory, for any thread.
 
     Args:
         store: the database.
     """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._position = -1
-        self._rows: dict[int, Listed] = {}
-
-    def read(self) -> list[Listed]:
-        """Return the experiments as they are now, oldest first.
-
-        Raises:
-            UnavailableError: the database cannot be used at the moment.
-        """
-        with self._lock:
-            position, changed = self._store.feed.since(max(self._position, 0))
-            is_all = self._position < 0 or EVERYTHING in changed
-            if is_all or changed:
-                with self._store.reading() as session:
-                    self._read(session, None if is_all else _experiments_of(session, changed))
-                self._position = position
-            return list(self._rows.values())
 
     def table(self, question: Question, among: Collection[int] | None = None) -> Table:
         """Answer a question about experiments.
@@ -179,14 +154,15 @@ class ExperimentRows:
         with self._lock:
             return [self._rows[number] for number in ids if number in self._rows]
 
-    def _read(self, session: Session, ids: Collection[int] | None) -> None:
-        """Read experiments again, all of them if `ids` is None; those that are gone are removed."""
-        if ids is None:
+    def _follow(self, session: Session, changed: frozenset[Subject] | None) -> None:
+        if changed is None or EVERYTHING in changed:
             self._rows = {}
-            ids = session.scalars(select(ExperimentRow.id)).all()
+            ids: Collection[int] = session.scalars(select(ExperimentRow.id)).all()
+        else:
+            ids = _experiments_of(session, changed)
         for number in ids:
             self._rows.pop(number, None)
-        for part in _parts(sorted(ids)):
+        for part in in_parts(sorted(ids)):
             query = select(*LIST_COLUMNS).where(ExperimentRow.id.in_(part)).order_by(ExperimentRow.id)
             rows = session.connection().execute(query).all()
             for listed in listed_experiments(session, rows):
@@ -207,11 +183,6 @@ def _experiments_of(session: Session, changed: Iterable[Subject]) -> set[int]:
         found[subject.kind].add(subject.id)
     numbers: set[int] = set(found["experiment"])
     for column, ids in ((TrialRow.id, found["trial"]), (TrialRow.task_id, found["task"])):
-        for part in _parts(list(ids)):
+        for part in in_parts(list(ids)):
             numbers.update(session.scalars(select(TrialRow.experiment_id).where(column.in_(part)).distinct()))
     return numbers
-
-
-def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), _AT_ONCE):
-        yield values[start : start + _AT_ONCE]

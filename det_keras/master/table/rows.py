@@ -1,8 +1,7 @@
 """The trials in memory, as rows of values, which follow the database.
 
 A question about 100,000 trials would take seconds if their hyperparameters and metrics were read from JSON each time.
-So the rows are kept. Before each question those that changed since the last one are read again: the store's feed of
-changes names them.
+So the rows are kept.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -35,12 +34,11 @@ from det_keras.master.database.store import Store
 from det_keras.master.errors import UnavailableError
 from det_keras.master.lifecycle import refined_state
 from det_keras.master.reports.provenance import subject_of
+from det_keras.master.table.followed import FollowedRows, in_parts
 from det_keras.protocol import states
 from det_keras.protocol.metrics import POSITIONS, VALIDATION, group_of
 from det_keras.protocol.values import now, timestamp
 
-# Databases limit the number of values in a statement.
-_AT_ONCE = 500
 _COMMIT_LENGTH = 12
 # Of each metric.
 _FORMS = ("last", "min", "max")
@@ -163,7 +161,7 @@ class Row:
         )
 
 
-class TrialRows:
+class TrialRows(FollowedRows[Row]):
     """All trials, for any thread.
 
     Args:
@@ -171,11 +169,8 @@ class TrialRows:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._position = -1
+        super().__init__(store)
         self._is_prepared = False
-        self._rows: dict[int, Row] = {}
         self._experiments: dict[int, Experiment] = {}
         self._schemas: dict[tuple[tuple[str, ...], tuple[str, ...]], Schema] = {}
 
@@ -193,26 +188,6 @@ class TrialRows:
         # Whoever asks for the table gets the error.
         with contextlib.suppress(UnavailableError, SQLAlchemyError):
             self.read()
-
-    def read(self) -> list[Row]:
-        """Return the trials as they are now, oldest first.
-
-        Raises:
-            UnavailableError: the database cannot be used at the moment.
-        """
-        with self._lock:
-            position, changed = self._store.feed.since(max(self._position, 0))
-            is_first = self._position < 0
-            if is_first or changed:
-                with self._store.reading() as session:
-                    if is_first:
-                        self._load(session, session.scalars(select(TrialRow.id).order_by(TrialRow.id)).all())
-                    elif EVERYTHING in changed:
-                        self._follow_all(session)
-                    else:
-                        self._follow(session, changed)
-                self._position = position
-            return list(self._rows.values())
 
     def states(self, rows: Iterable[Row]) -> dict[int, str]:
         """Return the state of each trial in the REST API, without its prefix, such as ``QUEUED``."""
@@ -239,11 +214,19 @@ class TrialRows:
         with self._store.reading() as session:
             return {trial_id: int(size or 0) for trial_id, size in session.execute(query)}
 
-    def _follow(self, session: Session, changed: Iterable[Subject]) -> None:
+    def _follow(self, session: Session, changed: frozenset[Subject] | None) -> None:
+        if changed is None:
+            self._load(session, session.scalars(select(TrialRow.id).order_by(TrialRow.id)).all())
+        elif EVERYTHING in changed:
+            self._follow_all(session)
+        else:
+            self._follow_some(session, changed)
+
+    def _follow_some(self, session: Session, changed: Iterable[Subject]) -> None:
         """Read what changed again."""
         ids = {int(subject.id) for subject in changed if subject.kind == "trial"}
         tasks = [str(subject.id) for subject in changed if subject.kind == "task"]
-        for part in _parts(tasks):
+        for part in in_parts(tasks):
             ids.update(session.scalars(select(TrialRow.id).where(TrialRow.task_id.in_(part))))
         experiments = {int(subject.id) for subject in changed if subject.kind == "experiment"}
         for number in experiments:
@@ -276,7 +259,7 @@ class TrialRows:
             self._rows = dict(sorted(self._rows.items()))
 
     def _load(self, session: Session, ids: Sequence[int]) -> None:
-        for part in _parts(ids):
+        for part in in_parts(ids):
             rows = session.execute(_COLUMNS.where(TrialRow.id.in_(part)).order_by(TrialRow.id)).all()
             missing = {row.experiment_id for row in rows} - self._experiments.keys()
             self._experiments.update(_experiments(session, missing))
@@ -331,14 +314,9 @@ def _mark(row: Any) -> int:
     return hash(tuple(getattr(row, column.key) for column in _MARKED))
 
 
-def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), _AT_ONCE):
-        yield values[start : start + _AT_ONCE]
-
-
 def _experiments(session: Session, numbers: Iterable[int]) -> dict[int, Experiment]:
     found = {}
-    for part in _parts(sorted(numbers)):
+    for part in in_parts(sorted(numbers)):
         query = (
             select(ExperimentRow, UserRow.username)
             .join(UserRow, UserRow.id == ExperimentRow.owner_id)
@@ -380,7 +358,7 @@ def _runs(session: Session, rows: Sequence[Any]) -> dict[int, tuple[float, datet
     """Return how long the ended runs of each trial took, and when the other one began."""
     trials = {task_id: row.id for row in rows for task_id in (*row.earlier_task_ids, row.task_id)}
     found: dict[int, tuple[float, datetime | None]] = {}
-    for part in _parts(list(trials)):
+    for part in in_parts(list(trials)):
         query = select(AllocationRow.task_id, AllocationRow.start_time, AllocationRow.end_time)
         for task_id, start, end in session.execute(query.where(AllocationRow.task_id.in_(part))):
             run_s, since = found.get(trials[task_id], (0.0, None))
