@@ -99,9 +99,9 @@ def test_page_behind_a_link_is_as_the_experiment_is(world, experiment, monkeypat
     monkeypatch.setattr(shared, "_KEPT_S", 0.0)
     monkeypatch.setattr(shared, "_KEPT_TIMES", 0)
     path = share(world.client, experiment)["path"]
-    assert "0.12537" not in visit(world, path).text
-    world.client.report(world.client.trials(experiment)[0]["id"], "validation", 2, {"loss": 0.12537})
-    assert "0.12537" in visit(world, path).text
+    assert "0.9373" not in visit(world, path).text
+    world.client.report(world.client.trials(experiment)[0]["id"], "validation", 2, {"loss": 0.9373})
+    assert "0.9373" in visit(world, path).text
 
 
 def test_shared_report_shows_neither_secrets_nor_commands_logs_code_or_other_experiments(world, experiment):
