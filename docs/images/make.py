@@ -93,7 +93,7 @@ def take_pictures(browser: Browser, url: str, token: str) -> None:
     for place in range(4):
         boxes.nth(place).check()
     day.get_by_role("button", name="Draw 4").click()
-    day.locator("#drawn canvas").first.wait_for()
+    day.locator("[data-drawn] canvas").first.wait_for()
     day.mouse.move(0, 0)
     day.wait_for_timeout(500)
     day.screenshot(path=FOLDER / "trials.png")
