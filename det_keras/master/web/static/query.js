@@ -12,18 +12,6 @@ export function matcher(query, { fields, text }) {
   };
 }
 
-// Returns the names that the terms of a query compare; in a word with a colon, such as an address, there need be none.
-export function namesOf(query) {
-  const words = query.match(/(?:[^\s"]|"[^"]*")+/g) ?? [];
-  return words
-    .map((word) => word.replaceAll('"', "").match(TERM))
-    .filter((found) => found !== null && found[2] !== ":")
-    .map((found) => found[1]);
-}
-
-// Whether some of these fields has a name, as terms find it.
-export const isKnown = (values, name) => lookUp(values, name) !== undefined;
-
 function term(word) {
   const bare = word.replaceAll('"', "");
   const [, name, operator, wanted] = bare.match(TERM) ?? [];
