@@ -45,7 +45,7 @@ def serve(home: Path, variant: str) -> int:
         return []
 
     if variant == "session":
-        metrics.add_quickly = lambda _, reports: [False] * len(reports)  # type: ignore[assignment]
+        metrics.add_quickly = lambda _, reports, calls: [False] * len(reports)  # type: ignore[assignment]
         batcher.ReportBatcher._store_next = store_next  # type: ignore[method-assign]
     sys.argv[1:] = ["--home", str(home), "--slots", "1"]
     return master.main()

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
+from det_keras.master.database.models import MetricRow
 from det_keras.master.database.store import Store
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from det_keras.master.experiments.reporting import report_metrics
@@ -110,6 +111,21 @@ def test_reports_of_a_call_are_stored_in_their_order(world, trial_id):
     assert trial["latestValidation"]["totalBatches"] == 6
 
 
+def test_who_reads_between_two_commits_sees_the_reports_of_a_call_in_their_order(world, trial_id):
+    """A validation takes longer than what came after it."""
+    store, seen = world.master.store, []
+
+    def store_one(tx, one):
+        with store.reading() as session:
+            seen.append(list(session.scalars(select(MetricRow.total_batches))))
+        report_metrics(tx, one)
+
+    steps = [(10, "training"), (10, "validation"), (20, "training"), (20, "mine")]
+    reports = [report(trial_id, *place) for place in steps]
+    assert take_together(store, reports, each_in_a_call=False, store_one=store_one) == [None] * 4
+    assert seen[0] == [10]
+
+
 @pytest.mark.parametrize("group", ["validation", "training"])
 def test_report_that_failed_for_a_moment_is_not_overtaken(world, trial_id, group):
     """The client sends it again; the search, and the last value, go by the order."""
@@ -121,7 +137,8 @@ def test_report_that_failed_for_a_moment_is_not_overtaken(world, trial_id, group
         if one.steps_completed in fails:
             raise UnavailableError("The connection to the database was lost.")
         report_metrics(tx, one)
-        tx.after_commit(lambda: order.append(one.steps_completed))
+        if one.group == group:
+            tx.after_commit(lambda: order.append(one.steps_completed))
 
     reports = [report(trial_id, step, group, loss=10.0 * step) for step in range(1, 6)]
     other = report(trial_id, 9, "mine", x=1.0)

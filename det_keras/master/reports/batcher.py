@@ -2,8 +2,9 @@
 
 A commit waits for the disk, which is most of the cost of a report. A thread therefore stores all reports that
 arrived during the last commit in one transaction. Those that do more, such as validations, which the search looks at,
-share others. Reports are acknowledged only after their commit. Only the order within a series, the reports of one group
-of a trial, has a meaning, and it is kept.
+share others. Reports are acknowledged only after their commit. The order within a series, the reports of one group of a
+trial, is kept, and so is the order of a trial's reports in one call: who follows a trial never sees an epoch's training
+before the validation of the last one.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class ReportBatcher:
         try:
             reports = [item.report for item in items]
             with self._store.adding({Subject("trial", report.trial_id) for report in reports}) as connection:
-                stored = metrics.add_quickly(connection, reports)
+                stored = metrics.add_quickly(connection, reports, [item.call for item in items])
         except UnavailableError as error:
             # The clients repeat their reports until the database is back.
             for item in items:
