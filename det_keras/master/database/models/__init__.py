@@ -1,0 +1,57 @@
+"""The tables of the master's database.
+
+All state that must survive a restart is stored here. Derived facts, such as whether a trial waits for slots,
+are not. Times are UTC. A migration accompanies every change (`migrations/`).
+"""
+
+from __future__ import annotations
+
+from det_keras.master.database.models.accounts import (
+    SavedViewRow,
+    SettingRow,
+    SharedLinkRow,
+    TokenRow,
+    UserRow,
+)
+from det_keras.master.database.models.base import Base, Json, PlainText, UtcTime, utc_text
+from det_keras.master.database.models.experiments import (
+    ExperimentRow,
+    SearchEventRow,
+    SearchRow,
+    TrialRow,
+    VerificationRow,
+)
+from det_keras.master.database.models.reports import (
+    CheckpointRow,
+    MediaRow,
+    MetricRow,
+    ProvenanceRow,
+    StorageRow,
+)
+from det_keras.master.database.models.tasks import AllocationRow, LogRow, TaskRow
+
+__all__ = [
+    "AllocationRow",
+    "Base",
+    "CheckpointRow",
+    "ExperimentRow",
+    "Json",
+    "LogRow",
+    "MediaRow",
+    "MetricRow",
+    "PlainText",
+    "ProvenanceRow",
+    "SavedViewRow",
+    "SearchEventRow",
+    "SearchRow",
+    "SettingRow",
+    "SharedLinkRow",
+    "StorageRow",
+    "TaskRow",
+    "TokenRow",
+    "TrialRow",
+    "UserRow",
+    "UtcTime",
+    "VerificationRow",
+    "utc_text",
+]
