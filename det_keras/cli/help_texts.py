@@ -283,6 +283,79 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Print the variables that another client needs for this master, as shell commands.",
         'eval "$(det deploy local credentials)"',
     ),
+    "det workspace": HelpText.of(
+        "Collections of projects, for teams that share a master.",
+        "det workspace create vision",
+        "det workspace list",
+    ),
+    "det workspace list": HelpText.of("List the workspaces.", "det workspace list"),
+    "det workspace create": HelpText.of(
+        "Create a workspace. With a file, its experiments store their checkpoints there, if their configs do not say.",
+        "det workspace create vision",
+        "det workspace create vision --checkpoint-storage-config-file storage.yaml",
+    ),
+    "det workspace describe": HelpText.of(
+        "Show a workspace with its projects.", "det workspace describe vision"
+    ),
+    "det workspace edit": HelpText.of(
+        "Rename a workspace, or change where its experiments store checkpoints from now on.",
+        "det workspace edit vision --name images",
+        "det workspace edit vision --checkpoint-storage-config-file storage.yaml",
+    ),
+    "det workspace archive": HelpText.of(
+        "Archive a workspace: its projects take no further experiments, and those in them stay.",
+        "det workspace archive vision",
+    ),
+    "det workspace unarchive": HelpText.of(
+        "Let an archived workspace take experiments again.", "det workspace unarchive vision"
+    ),
+    "det workspace pin": HelpText.of("Pin a workspace.", "det workspace pin vision"),
+    "det workspace unpin": HelpText.of("Unpin a workspace.", "det workspace unpin vision"),
+    "det workspace delete": HelpText.of(
+        "Delete a workspace with its projects and their experiments, which have to have ended. Its running jobs are "
+        "killed.",
+        "det workspace delete vision",
+    ),
+    "det project": HelpText.of(
+        "Collections of experiments, each in a workspace.",
+        "det project create vision digits",
+        "det project list",
+    ),
+    "det project list": HelpText.of(
+        "List the projects of a workspace, or of all.", "det project list", "det project list vision --json"
+    ),
+    "det project create": HelpText.of(
+        "Create a project. Configs name it: `workspace: vision` and `project: digits`.",
+        "det project create vision digits",
+        "det project create vision digits --description 'Handwriting' --key DIG",
+    ),
+    "det project describe": HelpText.of(
+        "Show a project with its notes and experiments.", "det project describe vision digits"
+    ),
+    "det project edit": HelpText.of(
+        "Change the name, the description or the key of a project.",
+        "det project edit vision digits --new-name letters",
+        "det project edit vision digits --description 'Handwriting'",
+    ),
+    "det project note": HelpText.of(
+        "Add a note to a project.", "det project note vision digits 'Baseline' 'SGD reaches **0.97**.'"
+    ),
+    "det project move": HelpText.of(
+        "Move a project with its experiments to another workspace.", "det project move vision digits text"
+    ),
+    "det project archive": HelpText.of(
+        "Archive a project: it takes no further experiments, and those in it stay.",
+        "det project archive vision digits",
+    ),
+    "det project unarchive": HelpText.of(
+        "Let an archived project take experiments again.", "det project unarchive vision digits"
+    ),
+    "det project delete": HelpText.of(
+        "Delete a project with its experiments, which have to have ended.", "det project delete vision digits"
+    ),
+    "det experiment move": HelpText.of(
+        "Move an experiment to another project.", "det experiment move 7 vision digits"
+    ),
     "det user": HelpText.of("Log in and out.", "det user login alice"),
     "det user login": HelpText.of(
         "Log in. The password is read from the terminal or from DET_PASS.", "det user login alice"

@@ -23,10 +23,12 @@ from det_keras.cli.commands import (
     job,
     master,
     preview,
+    project,
     tensorboard,
     trial,
     user,
     web,
+    workspace,
 )
 from det_keras.cli.help_texts import add_help_texts
 from det_keras.cli.render import write
@@ -146,6 +148,8 @@ def command_parser() -> argparse.ArgumentParser:
         agent,
         deploy,
         user,
+        workspace,
+        project,
         preview,
         tensorboard,
         import_,

@@ -95,8 +95,8 @@ class ExperimentConfig(Section):
         labels: words to find the experiment by; stored sorted, each once.
         data: values for the script, which reads them as `context.config_data`; values under ``data.secrets`` are hidden
             in every view.
-        workspace: a field of the original.
-        project: a field of the original.
+        workspace: name of the workspace with the project of the experiment. Requires `project`.
+        project: name of the project in which the experiment is put. Requires `workspace`.
         entrypoint: the command of a trial: text for the shell, a list of arguments, or a trial class as
             ``module:Class``. Required when the config is submitted. Given as `entrypoint_script`, it is never read as a
             trial class.
@@ -131,8 +131,8 @@ class ExperimentConfig(Section):
     description: str | None = optional(Text())
     labels: tuple[str, ...] = setting(_LabelsKind(), ())
     data: dict[str, Any] = setting(PlainMapping(), factory=dict)
-    workspace: str = setting(Text(), "", inert=True)
-    project: str = setting(Text(), "", inert=True)
+    workspace: str = setting(Text(), "")
+    project: str = setting(Text(), "")
     entrypoint: Entrypoint | None = optional(EntrypointKind())
     hyperparameters: Space = setting(SpaceKind(), factory=Space)
     searcher: Searcher = setting(SectionKind(Searcher), factory=Searcher)

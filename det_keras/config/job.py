@@ -42,7 +42,7 @@ class JobConfig(Section):
     name: str = setting(Text(empty=False), factory=lambda: generated_name("Command"))
     description: str | None = optional(Text())
     data: dict[str, Any] = setting(PlainMapping(), factory=dict)
-    workspace: str = setting(Text(), "", inert=True)
+    workspace: str = setting(Text(), "")
     project: str = setting(Text(), "", inert=True)
     entrypoint: Entrypoint | None = optional(EntrypointKind())
     resources: JobResources = setting(SectionKind(JobResources), factory=JobResources)

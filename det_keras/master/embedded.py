@@ -48,6 +48,7 @@ from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.live_queue import LiveQueue
 from det_keras.master.tasks.scheduling import Policy, make_policy
 from det_keras.master.tasks.task_environment import Identity
+from det_keras.master.teams import projects
 from det_keras.master.usage import DiskUsage
 from det_keras.protocol.values import is_loopback, now
 
@@ -173,6 +174,8 @@ class EmbeddedMaster:
     def start(self) -> None:
         """Create the accounts and start the threads."""
         self.accounts.open()
+        with self.store.writing() as tx:
+            projects.ensure_first(tx, self.accounts.admin_id(tx))
         self.report_batcher.start()
         self.dispatcher.start()
         self.verifier.start()

@@ -26,7 +26,6 @@ def notices(**fields: Any) -> tuple[str, ...]:
             {"resources": {"devices": ["/dev/a:/dev/b"], "native_parallel": True}},
             ["resources.devices", "resources.native_parallel"],
         ),
-        ({"workspace": "w", "project": "p"}, ["workspace", "project"]),
         ({"environment": {"image": "i"}}, ["environment.image"]),
         (
             {"environment": {"add_capabilities": ["X"], "pod_spec": {"any": [1]}}},

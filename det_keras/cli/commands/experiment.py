@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_raw, add_yes, confirm, id_list, positive
-from det_keras.cli.commands import report, sharing, steering
+from det_keras.cli.commands import project, report, sharing, steering
 from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
 from det_keras.cli.download import best_checkpoints_first
 from det_keras.cli.following import follow, logs
@@ -80,6 +80,7 @@ def add_parsers(nouns: Nouns) -> None:
     add_json(_numbered(verbs, "config", "print the complete config", _config))
     steering.add_experiment_verbs(verbs)
     sharing.add_verbs(verbs)
+    project.add_experiment_verbs(verbs)
     report.add_arguments(_numbered(verbs, "report", "write one page with its plots", report.report))
 
 

@@ -232,6 +232,11 @@ class Accounts:
         tx.execute(ended.values(expires_at=expires_at).execution_options(synchronize_session=False))
         tx.in_order(lambda: self._let_expire(allocation_id, expires_at))
 
+    @staticmethod
+    def admin_id(tx: Transaction) -> int:
+        """Return the number of the first administrator."""
+        return tx.scalars(select(UserRow.id).where(UserRow.username == _ADMIN)).one()
+
     def _create_users(self, tx: Transaction) -> None:
         if tx.scalar(select(UserRow).limit(1)) is not None:
             return

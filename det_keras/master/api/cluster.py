@@ -1,4 +1,4 @@
-"""Agents and the workspace; previews of searches."""
+"""Agents; previews of searches."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
-from sqlalchemy import func, select
 from starlette.responses import Response
 
 from det_keras import search
 from det_keras.config import dump_yaml
-from det_keras.master.database.models import ExperimentRow
-from det_keras.master.serializers.cluster import agent_shape, workspace_shape
+from det_keras.master.serializers.cluster import agent_shape
 from det_keras.master.server.calls import MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations
@@ -34,15 +32,6 @@ def agents(master: MasterDep, page: PageDep) -> Response:
         live = allocations.live_allocations(session)
     shapes = [agent_shape(node, live, master.started_at) for node in master.pool.nodes]
     return reply(paged("agents", shapes, page, list))
-
-
-@router.get("/workspaces")
-def workspaces(master: MasterDep, page: PageDep, name: str = "") -> Response:
-    """List the workspaces: one."""
-    with master.store.reading() as session:
-        count = session.scalar(select(func.count()).select_from(ExperimentRow)) or 0
-    shapes = [workspace_shape(1, count)]
-    return reply(paged("workspaces", [shape for shape in shapes if name in ("", shape["name"])], page, list))
 
 
 @router.get("/notebooks")

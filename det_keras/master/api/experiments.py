@@ -24,12 +24,13 @@ from det_keras.master.experiments.base import Controller
 from det_keras.master.experiments.experiments import Draft
 from det_keras.master.experiments.reporting import controller_of
 from det_keras.master.serializers.experiments import (
+    EXPERIMENT_STATES,
     LIST_COLUMNS,
     experiment_shape,
     listed_experiments,
     validated_shape,
 )
-from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
+from det_keras.master.serializers.trials import trial_shapes
 from det_keras.master.server.bodies import MOST_FILE_BYTES
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
 from det_keras.master.server.responses import list_reply, reply
@@ -40,7 +41,6 @@ from det_keras.protocol.states import QUEUED, SCHEDULED, bare, named
 
 router = APIRouter(prefix="/api/v1")
 
-_STATES = (*TRIAL_STATES, "DELETING", "DELETE_FAILED", "DELETED")
 # The states that a list may show for rows with the stored state ACTIVE.
 _SHOWN_ACTIVE = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", "RUNNING"})
 _LIST_LIMIT = 100
@@ -67,7 +67,7 @@ _EXPERIMENT_KEYS: dict[str, _Key] = {
     "USER": lambda row, shape: shape["username"],
     "FORKED_FROM": lambda row, shape: row.parent_id or 0,
     "RESOURCE_POOL": lambda row, shape: 0,
-    "PROJECT_ID": lambda row, shape: 0,
+    "PROJECT_ID": lambda row, shape: row.project_id,
     "CHECKPOINT_SIZE": lambda row, shape: int(shape["checkpointSize"]),
     "CHECKPOINT_COUNT": lambda row, shape: shape["checkpointCount"],
     "SEARCHER_METRIC_VAL": lambda row, shape: shape["bestTrialSearcherMetric"],
@@ -95,6 +95,7 @@ class CreateBody(Message):
     activate: bool = True
     validate_only: bool = False
     parent_id: int | None = None
+    project_id: int | None = None
     template: str | None = None
     unmanaged: bool = False
     provenance: dict[str, Any] = Field(default_factory=dict)
@@ -154,11 +155,16 @@ def create(
     if request.template:
         raise InvalidArgumentError(f"There is no template {request.template!r}.")
     if request.validate_only:
-        return _validated(master, caller.user_id, request.config)
+        return _validated(master, caller.user_id, request)
     if request.unmanaged:
-        return _created_unmanaged(master, caller.user_id, request.config, None)
+        return _created_unmanaged(master, caller.user_id, request, None)
     draft = Draft(
-        request.config, request.model_definition, request.activate, request.parent_id, request.provenance
+        request.config,
+        request.model_definition,
+        request.activate,
+        request.parent_id,
+        request.provenance,
+        request.project_id,
     )
     experiment_id, notices = master.experiments.create(caller.user_id, draft)
     return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
@@ -182,7 +188,7 @@ def put(
     """Create an unmanaged experiment, or return the one with this external id."""
     if not request.unmanaged:
         raise InvalidArgumentError("Only unmanaged experiments have external ids.")
-    return _created_unmanaged(master, caller.user_id, request.config, external_id)
+    return _created_unmanaged(master, caller.user_id, request, external_id)
 
 
 @router.get("/experiments")
@@ -201,6 +207,7 @@ def listing(
     labels: Annotated[list[str], Query(description="Only experiments with all of these.")] = [],  # noqa: B006
     name: Annotated[str, Query(description="Part of the name, in upper or lower case.")] = "",
     description: Annotated[str, Query(description="Part of the description, in upper or lower case.")] = "",
+    project_id: Annotated[int, Query(alias="projectId", description="Only experiments of this project.")] = 0,
     included: Annotated[
         list[int], Query(alias="experimentIdFilter.incl", description="Only these ids.")
     ] = [],  # noqa: B006
@@ -221,10 +228,12 @@ def listing(
     ] = None,
 ) -> Response:
     """List experiments."""
-    shown = choices(states, "STATE_", _STATES)
+    shown = choices(states, "STATE_", EXPERIMENT_STATES)
     query = select(ExperimentRow).join(UserRow, UserRow.id == ExperimentRow.owner_id)
     if archived is not None:
         query = query.where(ExperimentRow.archived == archived)
+    if project_id:
+        query = query.where(ExperimentRow.project_id == project_id)
     for column, values in (
         (UserRow.username, users),
         (ExperimentRow.owner_id, user_ids),
@@ -360,7 +369,7 @@ def trials(
     states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
     """List the trials of an experiment."""
-    shown = _also(choices(states, "STATE_", _STATES))
+    shown = _also(choices(states, "STATE_", EXPERIMENT_STATES))
     with master.store.reading() as session:
         metric = config_of(find_experiment(session, experiment_id)).searcher.metric
         of_experiment = select(TrialRow).where(TrialRow.experiment_id == experiment_id)
@@ -401,21 +410,24 @@ def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
     }
 
 
-def _validated(master: EmbeddedMaster, owner_id: int, text: str) -> Response:
-    loaded = master.experiments.load(text)
+def _validated(master: EmbeddedMaster, owner_id: int, request: CreateBody) -> Response:
+    loaded, place = master.experiments.load_placed(request.config, request.project_id, request.parent_id)
     with master.store.reading() as session:
         owner = session.get(UserRow, owner_id)
         assert owner is not None
-    shape = validated_shape(loaded.config, hide_secrets(loaded.original), owner)
+        text = hide_secrets(loaded.original)
+        shape = validated_shape(session, loaded.config, text, owner, place.project_id)
     return reply(
         {"experiment": shape, "config": shape["config"], "warnings": [], "notices": list(loaded.notices)}
     )
 
 
 def _created_unmanaged(
-    master: EmbeddedMaster, owner_id: int, config: str, external_id: str | None
+    master: EmbeddedMaster, owner_id: int, request: CreateBody, external_id: str | None
 ) -> Response:
-    experiment_id, notices = master.experiments.create_unmanaged(owner_id, config, external_id)
+    experiment_id, notices = master.experiments.create_unmanaged(
+        owner_id, request.config, external_id, request.project_id
+    )
     return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
 
 

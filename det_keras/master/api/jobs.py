@@ -19,6 +19,7 @@ from det_keras.master.server.bodies import MOST_FILE_BYTES
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
+from det_keras.master.teams.workspaces import find_workspace
 from det_keras.master.wire import Message
 
 router = APIRouter(prefix="/api/v1/commands")
@@ -29,6 +30,7 @@ class CreateBody(Message):
 
     config: dict[str, Any]
     files: FileEntries
+    workspace_id: int | None = None
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -40,7 +42,11 @@ def create(
 ) -> Response:
     """Queue a job."""
     task_id, notices = master.jobs.create(
-        caller.user_id, request.config, request.files, provenance=request.provenance
+        caller.user_id,
+        request.config,
+        request.files,
+        provenance=request.provenance,
+        workspace_id=request.workspace_id,
     )
     return reply({**_detail(master, task_id), "warnings": [], "notices": list(notices)})
 
@@ -53,10 +59,13 @@ def listing(
     user_ids: Annotated[
         list[int], Query(alias="userIds", description="Only jobs of users with these numbers.")
     ] = [],  # noqa: B006
+    workspace_id: Annotated[int, Query(alias="workspaceId", description="Only jobs of this workspace.")] = 0,
 ) -> Response:
     """List jobs."""
-    query = jobs.jobs_of(jobs.COMMAND, users, user_ids, is_descending=bool(page.is_descending))
+    query = jobs.jobs_of(jobs.COMMAND, users, user_ids, workspace_id, is_descending=bool(page.is_descending))
     with master.store.reading() as session:
+        if workspace_id:
+            find_workspace(session, workspace_id)
         rows = session.scalars(query).all()
         return reply(paged("commands", rows, page, lambda part: _shapes(session, part)))
 

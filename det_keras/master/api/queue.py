@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from det_keras.master.database.models import ExperimentRow, TaskRow, UserRow
+from det_keras.master.database.models import ExperimentRow, ProjectRow, TaskRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.experiments.queue_updates import QueueUpdate, update_queue
 from det_keras.master.serializers.cluster import pool_shape
@@ -115,6 +115,7 @@ def _shapes(session: Session, part: Sequence[tuple[int, _Entry]]) -> list[dict[s
     for row in (*session.scalars(experiments), *session.scalars(tasks)):
         entities[row.job_id] = row
     users = {row.id: row for row in session.scalars(select(UserRow))}
+    workspaces = {row.id: row.workspace_id for row in session.scalars(select(ProjectRow))}
     shapes = []
     for index, entry in part:
         entity = entities.get(entry.job_id)
@@ -128,6 +129,9 @@ def _shapes(session: Session, part: Sequence[tuple[int, _Entry]]) -> list[dict[s
                 jobs_ahead=0 if entry.is_running else index,
                 is_scheduled=entry.is_running,
                 wait_reason=entry.reason,
+                workspace_id=entity.workspace_id
+                if isinstance(entity, TaskRow)
+                else workspaces[entity.project_id],
             )
             shapes.append({"full": full, "limited": None})
     return shapes

@@ -29,6 +29,7 @@ from det_keras.master.server.bodies import MOST_FILE_BYTES
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
+from det_keras.master.teams.workspaces import find_workspace
 from det_keras.master.wire import Message
 
 router = APIRouter()
@@ -46,6 +47,7 @@ class CreateBody(Message):
     experiment_ids: list[int] = Field(default_factory=list)
     trial_ids: list[int] = Field(default_factory=list)
     files: FileEntries
+    workspace_id: int | None = None
 
 
 @router.post(_PATH)
@@ -66,7 +68,9 @@ def create(
             find_experiment(session, number)
         for number in request.trial_ids:
             find_trial(session, number)
-    task_id, notices = master.jobs.create(caller.user_id, _config(request), request.files, jobs.TENSORBOARD)
+    task_id, notices = master.jobs.create(
+        caller.user_id, _config(request), request.files, jobs.TENSORBOARD, workspace_id=request.workspace_id
+    )
     return reply({**_detail(master, task_id), "warnings": [], "notices": list(notices)})
 
 
@@ -78,10 +82,17 @@ def listing(
     user_ids: Annotated[
         list[int], Query(alias="userIds", description="Only TensorBoards of users with these numbers.")
     ] = [],  # noqa: B006
+    workspace_id: Annotated[
+        int, Query(alias="workspaceId", description="Only TensorBoards of this workspace.")
+    ] = 0,
 ) -> Response:
     """List TensorBoards."""
-    query = jobs.jobs_of(jobs.TENSORBOARD, users, user_ids, is_descending=bool(page.is_descending))
+    query = jobs.jobs_of(
+        jobs.TENSORBOARD, users, user_ids, workspace_id, is_descending=bool(page.is_descending)
+    )
     with master.store.reading() as session:
+        if workspace_id:
+            find_workspace(session, workspace_id)
         rows = session.scalars(query).all()
         return reply(paged("tensorboards", rows, page, lambda part: _shapes(session, part)))
 

@@ -15,8 +15,6 @@ from det_keras import search, storage
 from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_experiment_config, load_yaml
 from det_keras.config.secrets import secret_values
 from det_keras.errors import ConfigError
-from det_keras.master import lifecycle
-from det_keras.master.accounts.links import delete_links
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.concealing import without_copied_secrets
 from det_keras.master.database.context_store import ContextStore, FileEntry
@@ -24,17 +22,17 @@ from det_keras.master.database.lookups import find_experiment
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
 from det_keras.master.database.notifier import DELETIONS, WORK
 from det_keras.master.database.store import Store, Transaction
-from det_keras.master.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.errors import AbortedError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
+from det_keras.master.experiments.bulk import begin_deletion, set_archived
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.reports.provenance import check_record, store_record, subject_of
 from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
+from det_keras.master.teams.placing import Place, place_of, refuse_closed
+from det_keras.master.teams.projects import find_project
 from det_keras.protocol import states
 from det_keras.protocol.values import now
-
-#: The name of the only workspace and of its only project.
-UNCATEGORIZED = "Uncategorized"
 
 _MOST_CONFIG_BYTES = 1 << 20
 # Unmanaged experiments have no search, but a metric that determines the best trial.
@@ -51,6 +49,7 @@ class Draft:
         activate: whether it starts at once; otherwise it is created paused.
         parent_id: the experiment whose code is used if `files` is empty.
         provenance: where the request comes from; empty if it is unknown.
+        project_id: the project in which it is put; None for that of the config, of the parent, or the first one.
     """
 
     config: str
@@ -58,6 +57,7 @@ class Draft:
     activate: bool = True
     parent_id: int | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    project_id: int | None = None
 
 
 class Experiments:
@@ -78,30 +78,47 @@ class Experiments:
         self._default_storage = default_storage
         self._pool = pool
 
+    def load_placed(
+        self, raw: str | Mapping[str, Any], project_id: int | None = None, parent_id: int | None = None
+    ) -> tuple[LoadedConfig[ExperimentConfig], Place]:
+        """Validate the config of a new experiment; return it with the place where the experiment is put.
+
+        Args:
+            raw: YAML text, or its content.
+            project_id: the project that the request names; None if it names none.
+            parent_id: the experiment from which it is forked; None if it is not.
+
+        Raises:
+            ApiError: the config is invalid, or the workspace or project takes no experiments.
+        """
+        loaded = self._parse(raw)
+        with self._store.reading() as session:
+            parent = None if parent_id is None else find_experiment(session, parent_id)
+            place = place_of(session, loaded.config, project_id, parent)
+        return self.load(raw, default_storage=place.checkpoint_storage), place
+
     def load(
-        self, raw: str | Mapping[str, Any], below: Mapping[str, Any] | None = None
+        self,
+        raw: str | Mapping[str, Any],
+        below: Mapping[str, Any] | None = None,
+        default_storage: Mapping[str, Any] | None = None,
     ) -> LoadedConfig[ExperimentConfig]:
         """Validate a config for this master.
 
         Args:
             raw: YAML text, or its content.
             below: values of fields that `raw` does not set, before the defaults; None for none.
+            default_storage: the `checkpoint_storage` of a config that has none; None for the master's default.
 
         Raises:
             InvalidArgumentError: the config is invalid; the message names all problems.
         """
-        loaded = self._parse(raw, () if below is None else (below,))
+        loaded = self._parse(raw, () if below is None else (below,), default_storage=default_storage)
         refuse_large_config(loaded.config.to_dict())
         self._pool.refuse_oversize("resources.slots_per_trial", loaded.config.resources.slots_per_trial)
         refuse_impossible_environment(loaded.config.environment, self._pool)
         self._refuse_unshared_storage(loaded.config)
         self._refuse_blocked_storage(loaded.config)
-        for kind, name in (("workspace", loaded.config.workspace), ("project", loaded.config.project)):
-            if name not in ("", UNCATEGORIZED):
-                raise NotFoundError(
-                    f"{kind} '{name}' not found: this master has one {kind}, '{UNCATEGORIZED}'. Leave out `workspace` "
-                    "and `project`, or use `labels`."
-                )
         return loaded
 
     def _refuse_unshared_storage(self, config: ExperimentConfig) -> None:
@@ -126,13 +143,18 @@ class Experiments:
             raise InvalidArgumentError(f"`checkpoint_storage` cannot be used: {obstacle}.")
 
     def _parse(
-        self, raw: str | Mapping[str, Any], layers: Sequence[Mapping[str, Any]] = (), *, alone: bool = False
+        self,
+        raw: str | Mapping[str, Any],
+        layers: Sequence[Mapping[str, Any]] = (),
+        *,
+        alone: bool = False,
+        default_storage: Mapping[str, Any] | None = None,
     ) -> LoadedConfig[ExperimentConfig]:
         if isinstance(raw, str):
             _refuse_long(raw)
         try:
             loaded = load_experiment_config(
-                raw, default_storage=self._default_storage, alone=alone, layers=layers
+                raw, default_storage=default_storage or self._default_storage, alone=alone, layers=layers
             )
             search.from_config(loaded.config)
             storage.from_config(loaded.config.checkpoint_storage.to_dict())
@@ -146,8 +168,9 @@ class Experiments:
         Raises:
             InvalidArgumentError: the config or the files cannot be used; nothing is stored.
             NotFoundError: the parent, the workspace or the project does not exist.
+            FailedPreconditionError: the project takes no experiments.
         """
-        loaded = self.load(draft.config)
+        loaded, place = self.load_placed(draft.config, draft.project_id, draft.parent_id)
         config = loaded.config
         check_record(draft.provenance)
         files = without_copied_secrets(draft.files, secret_values(load_yaml(loaded.original)))
@@ -157,6 +180,8 @@ class Experiments:
             # used it. From here it cannot: it checks in a transaction whether a bundle is used, and this transaction
             # holds the lock of writers until the new row is committed.
             self._bundles.add_missing(context, files)
+            # Meanwhile it may have been archived.
+            refuse_closed(tx, find_project(tx, place.project_id))
             if draft.parent_id is not None and context is None:
                 parent = find_experiment(tx, draft.parent_id)
                 context, size = parent.context, parent.context_size
@@ -164,6 +189,7 @@ class Experiments:
                 owner_id,
                 loaded,
                 state=states.ACTIVE if draft.activate else states.PAUSED,
+                project_id=place.project_id,
                 parent_id=draft.parent_id,
                 context=context,
                 context_size=size,
@@ -176,7 +202,7 @@ class Experiments:
             return experiment.id, loaded.notices
 
     def create_unmanaged(
-        self, owner_id: int, text: str, external_id: str | None = None
+        self, owner_id: int, text: str, external_id: str | None = None, project_id: int | None = None
     ) -> tuple[int, tuple[str, ...]]:
         """Create an unmanaged experiment, or find the existing one with `external_id`.
 
@@ -184,12 +210,13 @@ class Experiments:
             owner_id: number of the user.
             text: the config as YAML text.
             external_id: a name chosen by the script; None creates a new experiment in each call.
+            project_id: the project of a new one; None for that of the config, or the first one.
 
         Returns:
             The experiment's number, and notices for the user.
 
         Raises:
-            InvalidArgumentError: the config cannot be used; nothing is stored.
+            ApiError: the config or the project cannot be used; nothing is stored.
         """
         loaded = self.load_unmanaged(text)
         with self._store.writing() as tx:
@@ -197,7 +224,7 @@ class Experiments:
             known = None if external_id is None else self.find_unmanaged(tx, external_id)
             if known is not None:
                 return known, ()
-            return self.add_unmanaged(tx, owner_id, loaded, external_id), loaded.notices
+            return self.add_unmanaged(tx, owner_id, loaded, external_id, project_id), loaded.notices
 
     def load_unmanaged(self, text: str) -> LoadedConfig[ExperimentConfig]:
         """Validate the config of an unmanaged experiment.
@@ -214,10 +241,21 @@ class Experiments:
 
     @staticmethod
     def add_unmanaged(
-        tx: Transaction, owner_id: int, loaded: LoadedConfig[ExperimentConfig], external_id: str | None
+        tx: Transaction,
+        owner_id: int,
+        loaded: LoadedConfig[ExperimentConfig],
+        external_id: str | None,
+        project_id: int | None = None,
     ) -> int:
         """Add an unmanaged experiment and return its number; the arguments are those of `create_unmanaged`."""
-        experiment = _row(owner_id, loaded, state=states.ACTIVE, is_unmanaged=True, external_id=external_id)
+        experiment = _row(
+            owner_id,
+            loaded,
+            project_id=place_of(tx, loaded.config, project_id).project_id,
+            state=states.ACTIVE,
+            is_unmanaged=True,
+            external_id=external_id,
+        )
         tx.add(experiment)
         tx.flush()
         return experiment.id
@@ -336,12 +374,7 @@ class Experiments:
             FailedPreconditionError: it has not ended, or is archived or unarchived already.
         """
         with self._store.writing() as tx:
-            experiment = find_experiment(tx, experiment_id)
-            if experiment.state not in states.TERMINAL and archived:
-                raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
-            if experiment.archived == archived:
-                raise FailedPreconditionError(f"experiment is {'already' if archived else 'not'} archived")
-            experiment.archived = archived
+            set_archived(tx, find_experiment(tx, experiment_id), archived=archived)
 
     def delete(self, experiment_id: int) -> None:
         """Have the garbage collector delete an ended experiment, with its trials, checkpoints and logs.
@@ -350,15 +383,7 @@ class Experiments:
             FailedPreconditionError: it has not ended.
         """
         with self._store.writing() as tx:
-            experiment = find_experiment(tx, experiment_id)
-            if experiment.state == states.DELETING:
-                return
-            if not lifecycle.experiment_may_become(experiment.state, states.DELETING):
-                raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
-            experiment.state = states.DELETING
-            # At once: the rest is deleted by and by.
-            delete_links(tx, experiment_id)
-            tx.notify(DELETIONS)
+            begin_deletion(tx, find_experiment(tx, experiment_id))
 
 
 def _clean_labels(labels: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Users, the master, agents, pools and workspaces as JSON."""
+"""Users, the master, agents and pools as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from det_keras.master.database.models import AllocationRow, UserRow
-from det_keras.master.experiments.experiments import UNCATEGORIZED
 from det_keras.master.resources import Node, ResourcePool, Slot
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.tasks.task_environment import Identity
@@ -17,8 +16,6 @@ from det_keras.protocol.values import timestamp
 #: The release of Determined whose REST API is implemented; clients compare it with their own release.
 PROTOCOL_VERSION = "0.38.1"
 
-#: The only workspace.
-WORKSPACE_ID = 1
 
 _UNUSED_POOL_TEXTS = (
     "location",
@@ -149,23 +146,6 @@ def pool_shape(pool: ResourcePool, used: int, running: int, queued: int, schedul
         "resourceManagerMetadata": {},
         "stats": {"queuedCount": queued, "scheduledCount": running},
         **dict.fromkeys(_UNUSED_POOL_TEXTS, ""),
-    }
-
-
-def workspace_shape(owner_id: int, experiments: int) -> dict[str, Any]:
-    """Return the only `Workspace`."""
-    return {
-        "id": WORKSPACE_ID,
-        "name": UNCATEGORIZED,
-        "archived": False,
-        "username": "admin",
-        "userId": owner_id,
-        "numProjects": 1,
-        "numExperiments": experiments,
-        "pinned": False,
-        "state": "WORKSPACE_STATE_UNSPECIFIED",
-        "errorMessage": "",
-        "immutable": True,
     }
 
 

@@ -16,14 +16,24 @@ from sqlalchemy.orm import Session
 from det_keras.config import ExperimentConfig
 from det_keras.config.secrets import masked
 from det_keras.master.checkpoints import records as checkpoints
-from det_keras.master.database.models import AllocationRow, CheckpointRow, ExperimentRow, TrialRow, UserRow
-from det_keras.master.experiments.experiments import UNCATEGORIZED
+from det_keras.master.database.models import (
+    AllocationRow,
+    CheckpointRow,
+    ExperimentRow,
+    ProjectRow,
+    TrialRow,
+    UserRow,
+    WorkspaceRow,
+)
 from det_keras.master.lifecycle import refined_state
-from det_keras.master.serializers.cluster import WORKSPACE_ID
+from det_keras.master.serializers.trials import TRIAL_STATES
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.wire import encode_json
 from det_keras.protocol.states import PAUSED
 from det_keras.protocol.values import now, timestamp
+
+#: The states in which an experiment is shown.
+EXPERIMENT_STATES = (*TRIAL_STATES, "DELETING", "DELETE_FAILED", "DELETED")
 
 #: The columns for a list of experiments. The config is read as the stored text, because parsing it would be most of the
 #: work of a long list. So are the labels, because rows are the keys of a cache. The state of the search, which is large
@@ -68,6 +78,17 @@ class _Owner(NamedTuple):
     display_name: str
 
 
+class _Place(NamedTuple):
+    """The project and the workspace in which it is."""
+
+    project_id: int
+    project: str
+    owner_id: int
+    workspace_id: int
+    workspace: str
+    is_archived: bool
+
+
 @dataclass(frozen=True)
 class ShownConfig:
     """The parts of a config that a list shows.
@@ -95,16 +116,18 @@ class ListedExperiment:
         row: has the columns `LIST_COLUMNS`.
         facts: about it, from other tables.
         owner: its user.
+        place: where it is.
     """
 
     row: Any
     facts: _Facts
     owner: _Owner
+    place: _Place
 
     @functools.cached_property
     def shape(self) -> dict[str, Any]:
         """All fields except those of the config, and except the duration, which changes all the time."""
-        return _listed_shape(self.row, self.facts, self.owner)
+        return _listed_shape(self.row, self.facts, self.owner, self.place)
 
     @property
     def smaller_is_better(self) -> bool:
@@ -125,7 +148,7 @@ class ListedExperiment:
     def to_json(self) -> bytes:
         """Return the `Experiment` as JSON text."""
         config = _shown(self.row.config_text)
-        fields = _listed_text(self.row, self.facts, self.owner)
+        fields = _listed_text(self.row, self.facts, self.owner, self.place)
         duration = _duration(self.row, self.facts)
         return b'%s,"duration":%d,"config":%s,"hyperparameters":%s}' % (
             fields[:-1],
@@ -139,7 +162,10 @@ def listed_experiments(session: Session, rows: Sequence[Any]) -> list[ListedExpe
     """Return experiments for a list, with a few queries; `rows` have the columns `LIST_COLUMNS`."""
     facts = _facts(session, {row.id: _shown(row.config_text).smaller_is_better for row in rows})
     owners = {user.id: _owner(user) for user in session.scalars(select(UserRow))}
-    return [ListedExperiment(row, facts[row.id], owners[row.owner_id]) for row in rows]
+    places = _places(session)
+    return [
+        ListedExperiment(row, facts[row.id], owners[row.owner_id], places[row.project_id]) for row in rows
+    ]
 
 
 def experiment_shape(session: Session, row: ExperimentRow) -> dict[str, Any]:
@@ -148,16 +174,20 @@ def experiment_shape(session: Session, row: ExperimentRow) -> dict[str, Any]:
     facts = _facts(session, {row.id: config.smaller_is_better})
     owner = session.get(UserRow, row.owner_id)
     assert owner is not None
-    return _whole(row, config, facts[row.id], _owner(owner))
+    return _whole(row, config, facts[row.id], _owner(owner), _places(session)[row.project_id])
 
 
-def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> dict[str, Any]:
+def validated_shape(
+    session: Session, config: ExperimentConfig, original: str, owner: UserRow, project_id: int
+) -> dict[str, Any]:
     """Return an `Experiment` that was only validated: clients parse it and discard it.
 
     Args:
+        session: to read with.
         config: the validated config.
         original: the config as submitted, without its secrets.
         owner: the user that submitted it.
+        project_id: number of the project in which it would be.
     """
     row = ExperimentRow(
         id=0,
@@ -172,10 +202,13 @@ def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> 
         config=config.to_dict(),
         original_config=original,
         context_size=0,
+        project_id=project_id,
         progress=0.0,
         start_time=now(),
     )
-    return _whole(row, _shown(encode_json(row.config).decode()), _Facts(), _owner(owner))
+    return _whole(
+        row, _shown(encode_json(row.config).decode()), _Facts(), _owner(owner), _places(session)[project_id]
+    )
 
 
 # A list of a thousand experiments consists mostly of configs, which hardly ever change.
@@ -195,17 +228,19 @@ def _shown(text: str) -> ShownConfig:
 
 # Most experiments of a long list have not changed since it was read before.
 @functools.lru_cache(maxsize=2048)
-def _listed_text(row: Any, facts: _Facts, owner: _Owner) -> bytes:
-    return encode_json(_listed_shape(row, facts, owner))
+def _listed_text(row: Any, facts: _Facts, owner: _Owner, place: _Place) -> bytes:
+    return encode_json(_listed_shape(row, facts, owner, place))
 
 
-def _listed_shape(row: Any, facts: _Facts, owner: _Owner) -> dict[str, Any]:
-    shape = _experiment(row, json.loads(row.labels_text), _shown(row.config_text), facts, owner)
+def _listed_shape(row: Any, facts: _Facts, owner: _Owner, place: _Place) -> dict[str, Any]:
+    shape = _experiment(row, json.loads(row.labels_text), _shown(row.config_text), facts, owner, place)
     return {**shape, "notes": row.notes[:_NOTES_IN_LISTS], "trialIds": []}
 
 
-def _whole(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: _Owner) -> dict[str, Any]:
-    shape = _experiment(row, row.labels, config, facts, owner)
+def _whole(
+    row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: _Owner, place: _Place
+) -> dict[str, Any]:
+    shape = _experiment(row, row.labels, config, facts, owner, place)
     return {
         **shape,
         "duration": _duration(row, facts),
@@ -224,8 +259,24 @@ def _owner(user: UserRow) -> _Owner:
     return _Owner(user.id, user.username, user.display_name)
 
 
+def _places(session: Session) -> dict[int, _Place]:
+    """Return the place of each project, by its number."""
+    query = select(ProjectRow, WorkspaceRow).join(WorkspaceRow, WorkspaceRow.id == ProjectRow.workspace_id)
+    return {
+        project.id: _Place(
+            project.id,
+            project.name,
+            project.owner_id,
+            workspace.id,
+            workspace.name,
+            project.is_archived or workspace.is_archived,
+        )
+        for project, workspace in session.execute(query)
+    }
+
+
 def _experiment(
-    row: Any, labels: list[str], config: ShownConfig, facts: _Facts, owner: _Owner
+    row: Any, labels: list[str], config: ShownConfig, facts: _Facts, owner: _Owner, place: _Place
 ) -> dict[str, Any]:
     """Return an `Experiment` without its duration and its config."""
     return {
@@ -247,12 +298,12 @@ def _experiment(
         "forkedFrom": row.parent_id,
         "progress": row.progress,
         "resourcePool": POOL,
-        "workspaceId": WORKSPACE_ID,
-        "workspaceName": UNCATEGORIZED,
-        "projectId": 1,
-        "projectName": UNCATEGORIZED,
-        "projectOwnerId": owner.id,
-        "parentArchived": False,
+        "workspaceId": place.workspace_id,
+        "workspaceName": place.workspace,
+        "projectId": place.project_id,
+        "projectName": place.project,
+        "projectOwnerId": place.owner_id,
+        "parentArchived": place.is_archived,
         "unmanaged": row.is_unmanaged,
         "searcherType": config.searcher,
         "searcherMetric": config.metric,

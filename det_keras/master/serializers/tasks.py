@@ -7,7 +7,7 @@ from typing import Any
 
 from det_keras.master.database.models import AllocationRow, ExperimentRow, TaskRow, UserRow
 from det_keras.master.resources import Node
-from det_keras.master.serializers.cluster import WORKSPACE_ID, device_shape
+from det_keras.master.serializers.cluster import device_shape
 from det_keras.master.tasks.scheduling import POOL, JobFacts
 from det_keras.protocol.states import QUEUED, SCHEDULED, TERMINATED, TERMINATING, named
 from det_keras.protocol.values import timestamp
@@ -40,7 +40,7 @@ def command_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> 
         "userId": owner.id,
         "resourcePool": POOL,
         "jobId": task.job_id,
-        "workspaceId": WORKSPACE_ID,
+        "workspaceId": task.workspace_id,
         "container": None,
         "exitStatus": task.exit_status or "",
     }
@@ -143,6 +143,7 @@ def job_shape(
     jobs_ahead: int,
     is_scheduled: bool,
     wait_reason: str,
+    workspace_id: int,
 ) -> dict[str, Any]:
     """Return an entry of the queue as a `Job`.
 
@@ -154,6 +155,7 @@ def job_shape(
         jobs_ahead: number of entries before it.
         is_scheduled: whether it is running.
         wait_reason: what keeps its next task waiting, in one line; empty if none waits. Determined has no such field.
+        workspace_id: number of the workspace in which it is.
     """
     is_experiment = isinstance(entity, ExperimentRow)
     return {
@@ -164,7 +166,7 @@ def job_shape(
         "username": owner.username,
         "userId": owner.id,
         "resourcePool": POOL,
-        "workspaceId": WORKSPACE_ID,
+        "workspaceId": workspace_id,
         "submissionTime": timestamp(entity.start_time),
         "requestedSlots": facts.slots,
         "allocatedSlots": allocated_slots,

@@ -38,6 +38,7 @@ from det_keras.master.database.models import (
 from det_keras.master.database.store import Store
 from det_keras.master.reports.provenance import delete_records, subject_of, subjects_of_trial
 from det_keras.master.resources import ResourcePool
+from det_keras.master.teams.placing import forget_if_deleted
 from det_keras.protocol import states
 from det_keras.storage.names import events_prefix, media_prefix
 
@@ -157,6 +158,8 @@ class ExperimentDeletion:
                 tx.execute(delete(of_experiment).where(of_experiment.experiment_id == experiment_id))
             delete_records(tx, [subject_of("experiment", experiment_id)])
             tx.delete(experiment)
+            tx.flush()
+            forget_if_deleted(tx, experiment.project_id)
             context = experiment.context
         self._forget_bundle(context)
 

@@ -70,6 +70,8 @@ _COLUMNS: dict[str, tuple[Column, Value[Listed]]] = {
         (Column("description", "Description", "text"), _of("description")),
         (Column("searcher", "Searcher", "text"), _of("searcherType")),
         (Column("checkpoints", "Checkpoints", "size"), lambda row: int(row.shape["checkpointSize"])),
+        (Column("workspace", "Workspace", "text"), _of("workspaceName")),
+        (Column("project", "Project", "text"), _of("projectName")),
         (Column("archived", "Archived", "text"), _of("archived")),
     )
 }

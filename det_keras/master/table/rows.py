@@ -26,9 +26,11 @@ from det_keras.master.database.models import (
     AllocationRow,
     CheckpointRow,
     ExperimentRow,
+    ProjectRow,
     ProvenanceRow,
     TrialRow,
     UserRow,
+    WorkspaceRow,
 )
 from det_keras.master.database.store import Store
 from det_keras.master.errors import UnavailableError
@@ -89,6 +91,8 @@ class Experiment:
         description: its description.
         labels: its labels.
         owner: name of its user.
+        workspace: name of its workspace.
+        project: name of its project.
         is_archived: whether it is archived.
         is_unmanaged: whether its trials run outside of the master.
         metric: the searcher's metric.
@@ -101,6 +105,8 @@ class Experiment:
     description: str
     labels: tuple[str, ...]
     owner: str
+    workspace: str
+    project: str
     is_archived: bool
     is_unmanaged: bool
     metric: str
@@ -318,17 +324,19 @@ def _experiments(session: Session, numbers: Iterable[int]) -> dict[int, Experime
     found = {}
     for part in in_parts(sorted(numbers)):
         query = (
-            select(ExperimentRow, UserRow.username)
+            select(ExperimentRow, UserRow.username, ProjectRow.name, WorkspaceRow.name)
             .join(UserRow, UserRow.id == ExperimentRow.owner_id)
+            .join(ProjectRow, ProjectRow.id == ExperimentRow.project_id)
+            .join(WorkspaceRow, WorkspaceRow.id == ProjectRow.workspace_id)
             .where(ExperimentRow.id.in_(part))
         )
         rows = session.execute(query).all()
-        subjects = [subject_of("experiment", row.id) for row, _ in rows]
+        subjects = [subject_of("experiment", row.id) for row, *_ in rows]
         records = {
             record.subject: record.record
             for record in session.scalars(select(ProvenanceRow).where(ProvenanceRow.subject.in_(subjects)))
         }
-        for row, owner in rows:
+        for row, owner, project, workspace in rows:
             searcher = row.config.get("searcher") or {}
             found[row.id] = Experiment(
                 row.id,
@@ -336,6 +344,8 @@ def _experiments(session: Session, numbers: Iterable[int]) -> dict[int, Experime
                 row.description,
                 tuple(str(label) for label in row.labels),
                 owner,
+                workspace,
+                project,
                 row.archived,
                 row.is_unmanaged,
                 str(searcher.get("metric", "")),

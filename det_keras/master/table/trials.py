@@ -31,6 +31,8 @@ _FIXED: dict[str, tuple[Column, Value[Row]]] = {
         (Column("description", "Description", "text"), lambda row: row.experiment.description),
         (Column("label", "Labels", "labels"), lambda row: list(row.experiment.labels)),
         (Column("owner", "Owner", "text"), lambda row: row.experiment.owner),
+        (Column("workspace", "Workspace", "text"), lambda row: row.experiment.workspace),
+        (Column("project", "Project", "text"), lambda row: row.experiment.project),
         (Column("best", "Best", "metric"), lambda row: row.best),
         (Column("metric", "Searcher's metric", "text"), lambda row: row.experiment.metric),
         # Without a report its length may be unknown.

@@ -24,6 +24,7 @@ from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
 from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
+from det_keras.master.teams.placing import open_workspace
 from det_keras.protocol.values import now
 
 #: The types of tasks in the REST API; all but trials are generic jobs.
@@ -54,6 +55,7 @@ class Jobs:
         kind: str = COMMAND,
         *,
         provenance: Mapping[str, Any] | None = None,
+        workspace_id: int | None = None,
     ) -> tuple[str, tuple[str, ...]]:
         """Queue a job.
 
@@ -63,12 +65,14 @@ class Jobs:
             files: the job's directory; empty for none.
             kind: ``COMMAND`` or ``TENSORBOARD``.
             provenance: where the request comes from; None if it is unknown.
+            workspace_id: number of its workspace; None for the first one.
 
         Returns:
             The id of the job's task, and notices for the user.
 
         Raises:
             InvalidArgumentError: the config or the files cannot be used; nothing is stored.
+            NotFoundError: the workspace does not exist, or is archived.
         """
         try:
             loaded = load_job_config(config)
@@ -92,6 +96,7 @@ class Jobs:
                     id=task_id,
                     kind=kind,
                     owner_id=owner_id,
+                    workspace_id=open_workspace(tx, workspace_id, loaded.config.workspace),
                     job_id=str(uuid.uuid4()),
                     description=loaded.config.description or loaded.config.name,
                     config=loaded.config.to_dict(),
@@ -111,14 +116,18 @@ class Jobs:
             NotFoundError: the job does not exist.
         """
         with self._store.writing() as tx:
-            task = find_job(tx, task_id, kind)
-            if task.end_time is not None:
-                return
-            allocation = allocations.live_allocation(tx, task_id)
-            if allocation is None:
-                _end(tx, task, "killed before it started")
-            else:
-                allocations.kill(tx, allocation)
+            kill_job(tx, find_job(tx, task_id, kind))
+
+
+def kill_job(tx: Transaction, task: TaskRow) -> None:
+    """Kill a job; no effect if it has ended."""
+    if task.end_time is not None:
+        return
+    allocation = allocations.live_allocation(tx, task.id)
+    if allocation is None:
+        _end(tx, task, "killed before it started")
+    else:
+        allocations.kill(tx, allocation)
 
 
 def find_job(session: Session, task_id: str, kind: str = COMMAND) -> TaskRow:
@@ -139,7 +148,7 @@ def find_job(session: Session, task_id: str, kind: str = COMMAND) -> TaskRow:
 
 
 def jobs_of(
-    kind: str, users: Sequence[str], user_ids: Sequence[int], *, is_descending: bool
+    kind: str, users: Sequence[str], user_ids: Sequence[int], workspace_id: int, *, is_descending: bool
 ) -> Select[TaskRow]:
     """Return the query for the jobs of a kind, ordered by start.
 
@@ -147,6 +156,7 @@ def jobs_of(
         kind: ``COMMAND`` or ``TENSORBOARD``.
         users: names of owners; empty for all.
         user_ids: numbers of owners; empty for all.
+        workspace_id: number of their workspace; 0 for all.
         is_descending: latest first.
     """
     query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == kind)
@@ -154,6 +164,8 @@ def jobs_of(
         query = query.where(UserRow.username.in_(users))
     if user_ids:
         query = query.where(TaskRow.owner_id.in_(user_ids))
+    if workspace_id:
+        query = query.where(TaskRow.workspace_id == workspace_id)
     time = TaskRow.start_time
     return query.order_by(time.desc() if is_descending else time.asc(), TaskRow.id)
 

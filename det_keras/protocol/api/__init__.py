@@ -6,6 +6,7 @@ from det_keras.protocol.api.experiments import Experiments
 from det_keras.protocol.api.imports import Imports
 from det_keras.protocol.api.jobs import GenericTasks, Jobs
 from det_keras.protocol.api.tasks import Logs, Tasks
+from det_keras.protocol.api.teams import Projects, Workspaces
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.api.trials import Trials
 
@@ -25,8 +26,10 @@ class Api:
         generic_tasks: generic jobs of a Determined master.
         imports: runs of other trackers; only our master has these calls.
         jobs: generic jobs of our master.
+        projects: of all workspaces.
         tasks: tasks of trials and jobs, and their allocations.
         trials: of all experiments.
+        workspaces: of all users.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -37,8 +40,10 @@ class Api:
         self.generic_tasks = GenericTasks(transport)
         self.imports = Imports(transport)
         self.jobs = Jobs(transport)
+        self.projects = Projects(transport)
         self.tasks = Tasks(transport)
         self.trials = Trials(transport)
+        self.workspaces = Workspaces(transport)
 
     def trial_logs(self, trial_id: int) -> Logs:
         """Return the log of a trial."""

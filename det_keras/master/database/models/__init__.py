@@ -29,6 +29,7 @@ from det_keras.master.database.models.reports import (
     StorageRow,
 )
 from det_keras.master.database.models.tasks import AllocationRow, LogRow, TaskRow
+from det_keras.master.database.models.teams import PinRow, ProjectRow, WorkspaceRow
 
 __all__ = [
     "AllocationRow",
@@ -39,7 +40,9 @@ __all__ = [
     "LogRow",
     "MediaRow",
     "MetricRow",
+    "PinRow",
     "PlainText",
+    "ProjectRow",
     "ProvenanceRow",
     "SavedViewRow",
     "SearchEventRow",
@@ -53,5 +56,6 @@ __all__ = [
     "UserRow",
     "UtcTime",
     "VerificationRow",
+    "WorkspaceRow",
     "utc_text",
 ]

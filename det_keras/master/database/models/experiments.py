@@ -22,6 +22,8 @@ class ExperimentRow(Base):
     state: Mapped[str] = mapped_column(PlainText(32), index=True)
     archived: Mapped[bool] = mapped_column(default=False)
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    # SQLite adds no column with a reference to a table that has rows: `teams/placing.py` keeps it valid.
+    project_id: Mapped[int] = mapped_column(default=1, server_default="1", index=True)
     job_id: Mapped[str] = mapped_column(PlainText(36), index=True)
     parent_id: Mapped[int | None]
     name: Mapped[str] = mapped_column(PlainText())

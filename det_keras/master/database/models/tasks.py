@@ -19,6 +19,8 @@ class TaskRow(Base):
     id: Mapped[str] = mapped_column(PlainText(255), primary_key=True)
     kind: Mapped[str] = mapped_column(PlainText(32), index=True)
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    # Of a generic job; a trial is where its experiment is.
+    workspace_id: Mapped[int] = mapped_column(default=1, server_default="1")
     job_id: Mapped[str] = mapped_column(PlainText(36), index=True)
     description: Mapped[str] = mapped_column(PlainText(), default="")
     # For jobs only; trials use their experiment's config.

@@ -1,0 +1,1 @@
+"""The routes of what the users of a master share."""

@@ -1,0 +1,58 @@
+"""What the users of a master share: workspaces, and projects with their experiments."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from det_keras.master.database.models.base import Base, PlainText
+
+
+class WorkspaceRow(Base):
+    """A named collection of projects."""
+
+    __tablename__ = "workspaces"
+    # A number is never used again, even after a deletion.
+    __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012 - SQLAlchemy's own way
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(PlainText(), unique=True)
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    is_archived: Mapped[bool] = mapped_column(default=False)
+    # Its projects are being deleted.
+    is_deleting: Mapped[bool] = mapped_column(default=False)
+    # The `checkpoint_storage` of its experiments' configs, below their own; None for the master's default.
+    checkpoint_storage: Mapped[dict[str, Any] | None]
+
+
+class ProjectRow(Base):
+    """A named collection of experiments."""
+
+    __tablename__ = "projects"
+    __table_args__ = (UniqueConstraint("workspace_id", "name"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id"))
+    name: Mapped[str] = mapped_column(PlainText())
+    # Short and unique on the master.
+    key: Mapped[str] = mapped_column(PlainText(), unique=True)
+    description: Mapped[str] = mapped_column(PlainText(), default="")
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    # Objects with `name` and `contents`.
+    notes: Mapped[list[Any]] = mapped_column(default=list)
+    is_archived: Mapped[bool] = mapped_column(default=False)
+    # Its experiments are being deleted.
+    is_deleting: Mapped[bool] = mapped_column(default=False)
+
+
+class PinRow(Base):
+    """A workspace that a user has pinned."""
+
+    __tablename__ = "workspace_pins"
+
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id"), primary_key=True)
+    pinned_at: Mapped[datetime]

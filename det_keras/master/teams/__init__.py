@@ -1,0 +1,1 @@
+"""What the users of a master share: workspaces with their projects."""

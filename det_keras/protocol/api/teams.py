@@ -1,0 +1,114 @@
+"""Calls about what the users of a master share: workspaces and their projects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.protocol.api.transport import Transport
+
+_WORKSPACES = "/api/v1/workspaces"
+_PROJECTS = "/api/v1/projects"
+
+
+class Workspaces:
+    """Calls about workspaces.
+
+    Args:
+        transport: sends the calls.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def all(self, **params: Any) -> list[dict[str, Any]]:
+        """Return the workspaces that `params` of the call choose; all by default."""
+        found: list[dict[str, Any]] = self._transport.get(_WORKSPACES, params=params)["workspaces"]
+        return found
+
+    def named(self, name: str) -> dict[str, Any] | None:
+        """Return the workspace with a name; None if there is none."""
+        return next(iter(self.all(nameCaseSensitive=name)), None)
+
+    def get(self, workspace_id: int) -> dict[str, Any]:
+        """Return a workspace."""
+        found: dict[str, Any] = self._transport.get(f"{_WORKSPACES}/{workspace_id}")["workspace"]
+        return found
+
+    def create(self, name: str, **fields: Any) -> dict[str, Any]:
+        """Create a workspace, such as with `checkpointStorageConfig`, and return it."""
+        made: dict[str, Any] = self._transport.post(_WORKSPACES, {"name": name, **fields}, repeatable=False)[
+            "workspace"
+        ]
+        return made
+
+    def change(self, workspace_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change a workspace and return it."""
+        found: dict[str, Any] = self._transport.patch(f"{_WORKSPACES}/{workspace_id}", changes)["workspace"]
+        return found
+
+    def act(self, workspace_id: int, verb: str) -> None:
+        """Archive, unarchive, pin or unpin a workspace."""
+        self._transport.post(f"{_WORKSPACES}/{workspace_id}/{verb}")
+
+    def delete(self, workspace_id: int) -> bool:
+        """Delete a workspace; return whether it is gone already."""
+        return bool(self._transport.delete(f"{_WORKSPACES}/{workspace_id}")["completed"])
+
+    def projects(self, workspace_id: int, **params: Any) -> list[dict[str, Any]]:
+        """Return the projects of a workspace; of all, if its number is 0."""
+        path = f"{_WORKSPACES}/{workspace_id}/projects"
+        found: list[dict[str, Any]] = self._transport.get(path, params=params)["projects"]
+        return found
+
+
+class Projects:
+    """Calls about projects.
+
+    Args:
+        transport: sends the calls.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(self, project_id: int) -> dict[str, Any]:
+        """Return a project."""
+        found: dict[str, Any] = self._transport.get(f"{_PROJECTS}/{project_id}")["project"]
+        return found
+
+    def create(self, workspace_id: int, name: str, **fields: Any) -> dict[str, Any]:
+        """Create a project, such as with `description` and `key`, and return it."""
+        path = f"{_WORKSPACES}/{workspace_id}/projects"
+        body = {"name": name, "workspaceId": workspace_id, **fields}
+        made: dict[str, Any] = self._transport.post(path, body, repeatable=False)["project"]
+        return made
+
+    def change(self, project_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change a project and return it."""
+        found: dict[str, Any] = self._transport.patch(f"{_PROJECTS}/{project_id}", changes)["project"]
+        return found
+
+    def act(self, project_id: int, verb: str) -> None:
+        """Archive or unarchive a project."""
+        self._transport.post(f"{_PROJECTS}/{project_id}/{verb}")
+
+    def move(self, project_id: int, workspace_id: int) -> None:
+        """Move a project to another workspace."""
+        body = {"projectId": project_id, "destinationWorkspaceId": workspace_id}
+        self._transport.post(f"{_PROJECTS}/{project_id}/move", body)
+
+    def delete(self, project_id: int) -> bool:
+        """Delete a project; return whether it is gone already."""
+        return bool(self._transport.delete(f"{_PROJECTS}/{project_id}")["completed"])
+
+    def add_note(self, project_id: int, name: str, contents: str) -> None:
+        """Add a note to a project."""
+        # A second try would add a second note.
+        body = {"name": name, "contents": contents}
+        self._transport.post(f"{_PROJECTS}/{project_id}/notes", body, repeatable=False)
+
+    def take(self, project_id: int, experiment_id: int) -> None:
+        """Move an experiment to a project."""
+        body = {"experimentId": experiment_id, "destinationProjectId": project_id}
+        self._transport.post(f"/api/v1/experiments/{experiment_id}/move", body)
