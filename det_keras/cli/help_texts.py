@@ -111,7 +111,7 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     ),
     "det experiment narrow": HelpText.of(
         "Draw the further trials of a search from fewer values: a part of a range, or some values of a list.\n"
-        "Trials that were created stay.",
+        "Trials that have begun stay. Those that wait and are outside are withdrawn, and others are drawn for them.",
         "det experiment narrow 7 learning_rate=0.001..0.01 optimizer=adam,sgd",
     ),
     "det experiment report": HelpText.of(

@@ -169,6 +169,9 @@ class SearchMethod(abc.ABC):
     #: Whether it gives trials lengths, and therefore receives only the validation at each length.
     gives_lengths = False
 
+    #: Whether trials that have not begun are withdrawn when the user leaves their hyperparameters out of the space.
+    replaces_waiting = True
+
     #: Whether the same events give the same decisions in every release. If not, the state is stored after each event.
     is_replayable = True
 
@@ -245,6 +248,10 @@ class SearchMethod(abc.ABC):
 
     def narrowed(self, former: Space, space: Space) -> None:  # noqa: B027 - most methods learn nothing
         """Take note that the user narrowed the space from which new trials are drawn."""
+
+    @abc.abstractmethod
+    def withdrawn(self, draw: Draw, request_id: str) -> list[Action]:
+        """Forget a trial that has not begun, and return the actions that create another one in its place."""
 
     def filled_rungs(self) -> Sequence[FilledRung]:
         """Return the results at all rungs; empty if there are no rungs."""

@@ -124,6 +124,12 @@ class Bracket(abc.ABC):
         self._exited += 1
         return []
 
+    def withdrawn(self, draw: Draw, request_id: str) -> list[Action]:
+        """Forget a trial that has not begun, and create another one in its place."""
+        del self._rung_of[request_id]
+        self._created -= 1
+        return self._create(draw)
+
     def progress(self) -> float:
         """Return the progress: mainly the number of trials at the first rung, which is most of the work."""
         trials, reached = self.plan.trials, len(self._rungs[0])

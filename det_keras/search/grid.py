@@ -42,6 +42,10 @@ class GridSearch(SearchMethod):
     def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
         return self._next_trial(draw) if self._created < len(self._points) else []
 
+    def withdrawn(self, draw: Draw, request_id: str) -> list[Action]:
+        self._left_out += 1
+        return self._next_trial(draw)
+
     def progress(self, work: WorkDone) -> float:
         full = float(self._max_length or 1)
         done = math.fsum(min(length, full) for length in work.lengths)

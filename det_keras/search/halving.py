@@ -69,6 +69,10 @@ class HalvingSearch(SearchMethod):
         actions = self.trial_exited_early(draw, request_id, ExitedReason.USER_REQUESTED_STOP)
         return [*actions, *self.trial_exited(draw, request_id)]
 
+    def withdrawn(self, draw: Draw, request_id: str) -> list[Action]:
+        bracket = self._bracket_of.pop(request_id)
+        return self._adopted(bracket, bracket.withdrawn(draw, request_id))
+
     def filled_rungs(self) -> Sequence[FilledRung]:
         return [
             rung for number, bracket in enumerate(self._brackets) for rung in bracket.filled_rungs(number)

@@ -38,6 +38,10 @@ class PromotionBracket(Bracket):
             return []
         return self._recorded(draw, request_id, metric)
 
+    def withdrawn(self, draw: Draw, request_id: str) -> list[Action]:
+        self._outstanding[0].discard(request_id)
+        return super().withdrawn(draw, request_id)
+
     def snapshot(self) -> dict[str, Any]:
         return {
             **super().snapshot(),

@@ -58,6 +58,9 @@ class RandomSearch(SearchMethod):
             return self._replacement(draw)
         return self._next_trial(draw) if self._created < self._max_trials else []
 
+    def withdrawn(self, draw: Draw, request_id: str) -> list[Action]:
+        return self._trial(draw)
+
     def progress(self, work: WorkDone) -> float:
         full = float(self._max_length or 1)
         done = math.fsum(min(length, full) for length in work.lengths)
@@ -111,6 +114,8 @@ class SingleSearch(RandomSearch):
     """
 
     needs_metric = False
+    # Its trial is the search.
+    replaces_waiting = False
 
     def __init__(self, max_length: int | None = None) -> None:
         super().__init__(max_trials=1, max_concurrent_trials=1, max_length=max_length)

@@ -26,7 +26,18 @@ from det_keras.search.base import (
     WorkDone,
 )
 
-_SETS = ("requested", "created", "closed", "exited", "failed", "cancelled", "invalid", "reopened", "added")
+_SETS = (
+    "requested",
+    "created",
+    "closed",
+    "exited",
+    "failed",
+    "cancelled",
+    "invalid",
+    "reopened",
+    "added",
+    "withdrawn",
+)
 
 
 @dataclass(frozen=True)
@@ -227,11 +238,12 @@ class Searcher:
         if length <= operation.length:
             raise ValueError(f"The trial trains to {operation.length} already, received {length}.")
 
-    def narrow(self, wanted: Mapping[str, Sequence[Any]]) -> list[Action]:
-        """Draw further trials from a part of the space; those that were created stay.
+    def narrow(self, wanted: Mapping[str, Sequence[Any]], withdrawn: Sequence[str] = ()) -> list[Action]:
+        """Draw further trials from a part of the space, and others in place of those that are withdrawn.
 
         Args:
             wanted: by dotted name, the lowest and the highest value of a range, or the values of a list.
+            withdrawn: trials for which `may_withdraw` is true, and which have not begun. They count for nothing.
 
         Raises:
             ConfigError: a name or a value is unknown, or nothing is left.
@@ -240,7 +252,22 @@ class Searcher:
         self._draw.space = former.narrowed(wanted)
         self.method.narrowed(former, self._draw.space)
         self.narrowings.append({name: list(values) for name, values in wanted.items()})
-        return []
+        actions: list[Action] = []
+        for request_id in withdrawn:
+            for members in self._sets.values():
+                members.discard(request_id)
+            self._sets["withdrawn"].add(request_id)
+            self._operations.pop(request_id, None)
+            actions += self.method.withdrawn(self._draw, request_id)
+        return self._account(actions)
+
+    def may_withdraw(self, request_id: str) -> bool:
+        """Return whether the method would create another trial in place of this one, if it has not begun."""
+        return self.method.replaces_waiting and not self._is_of_user(request_id)
+
+    def is_withdrawn(self, request_id: str) -> bool:
+        """Return whether a trial was withdrawn before it began."""
+        return request_id in self._sets["withdrawn"]
 
     @property
     def space(self) -> Space:
@@ -270,7 +297,7 @@ class Searcher:
 
     def is_over(self, request_id: str) -> bool:
         """Return whether the end of a trial was recorded."""
-        return request_id in self._sets["exited"]
+        return request_id in self._sets["exited"] or self.is_withdrawn(request_id)
 
     def progress(self) -> float:
         """Return the progress of the search, 0 to 1."""

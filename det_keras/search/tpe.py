@@ -70,6 +70,10 @@ class TpeSearch(RandomSearch):
         self._exited.add(request_id)
         return super().trial_exited(draw, request_id)
 
+    def withdrawn(self, draw: Draw, request_id: str) -> list[Action]:
+        self._points.pop(request_id, None)
+        return super().withdrawn(draw, request_id)
+
     def adopted(self, draw: Draw, create: Create) -> None:
         if draw.space.contains(create.hparams):
             self._points[create.request_id] = coordinates_of(draw.space, create.hparams)

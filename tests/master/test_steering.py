@@ -6,7 +6,7 @@ import pytest
 
 from det_keras.master.database.lookups import find_experiment
 from det_keras.master.experiments.search_state import read_searcher
-from master.fakes import eventually
+from master.fakes import FakePool, eventually
 from master.test_search import PROMOTION, RANDOM, Trials
 
 GRID = """\
@@ -68,6 +68,8 @@ def test_stopped_trial_has_completed_and_its_search_continues(world):
 def test_narrowed_search_draws_from_what_is_left_and_says_so(world):
     trials = Trials(world, GRID)
     path = f"/api/v1/experiments/{trials.experiment_id}/searcher"
+    for number in (1, 2):
+        trials.run(number)
     first = [trials[number]["hparams"] for number in (1, 2)]
     world.client.post(f"{path}/narrow", {"hyperparameters": {"width": [2, 4], "name": ["b"]}})
     shown = world.client.get(f"{path}/space")
@@ -79,6 +81,47 @@ def test_narrowed_search_draws_from_what_is_left_and_says_so(world):
     trials.end("COMPLETED")
     found = [trial["hparams"] for trial in world.client.trials(trials.experiment_id)]
     assert found == [*first, *({"width": width, "name": "b"} for width in (4, 3, 2))]
+
+
+WIDE = RANDOM.replace("max_concurrent_trials: 2", "max_concurrent_trials: 4")
+
+
+def test_waiting_trials_outside_are_replaced_also_by_a_master_that_starts_again(make_world):
+    pool = FakePool()
+    world = make_world(pool)
+    trials = Trials(world, WIDE)
+    path = f"/api/v1/experiments/{trials.experiment_id}"
+    for number in (1, 2):
+        trials.run(number)
+    added = world.client.post(f"{path}/trials", {"hparams": {"lr": 0.9}})["trialId"]
+    drawn = [trials[number]["hparams"]["lr"] for number in (1, 2, 3, 4)]
+    # One of the two that wait stays.
+    low, high = sorted(drawn[2:])
+    kept, gone = (3, 4) if drawn[2] == high else (4, 3)
+    space = {"lr": [(low + high) / 2, (low + high) / 2 + 0.05 if high < 0.5 else 1.0]}
+    assert space["lr"][0] <= high <= space["lr"][1]
+    world.client.post(f"{path}/searcher/narrow", {"hyperparameters": space})
+    assert trials.state(gone) == "CANCELED"
+    assert "narrowed" in trials.log(gone)
+    assert trials.state(kept) == trials.state(5) == trials.state(6) == "QUEUED"
+    replacement = trials[6]["hparams"]["lr"]
+    assert space["lr"][0] <= replacement <= space["lr"][1]
+    with world.master.store.reading() as session:
+        stored = read_searcher(session, find_experiment(session, trials.experiment_id)).snapshot()
+    with world.master.store.writing() as tx:
+        assert tx.take(("search", trials.experiment_id)).searcher.snapshot() == stored
+    make_world.stop()
+    world = make_world(pool)
+    trials.world, trials.client = world, world.client
+    for number in (1, 2, kept, 5, 6):
+        trials.report(number, 1, 0.5)
+        trials.leave(number, acknowledge=False)
+        trials.wait(number, "COMPLETED")
+    trials.end("COMPLETED")
+    found = world.client.trials(trials.experiment_id)
+    assert [trial["id"] for trial in found if trial["state"] == "STATE_CANCELED"] == [trials[gone]["id"]]
+    assert len(found) == 6
+    assert found[4]["id"] == added
 
 
 def test_state_in_the_database_is_that_in_memory(world):

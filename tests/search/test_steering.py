@@ -77,6 +77,12 @@ class Runner:
                 return True
         return False
 
+    def withdraw(self, wanted) -> None:
+        """Narrow the space, and withdraw the newest trial, which has not begun."""
+        waiting = [trial for trial in self.live if self.one.may_withdraw(trial)][-1:]
+        self.live = [trial for trial in self.live if trial not in waiting]
+        self.take(self.one.narrow(wanted, waiting))
+
     def run(self) -> None:
         while not self.ends:
             assert self.step(), "The search neither ends nor gives work."
@@ -183,6 +189,50 @@ def test_further_trials_are_drawn_from_the_narrower_space(fields):
         assert point["fixed"] == 3
 
 
+@pytest.mark.parametrize("fields", METHODS)
+def test_waiting_trials_are_replaced_by_others_of_the_narrower_space(fields):
+    plain, runner = Runner(searcher(fields, SPACE)), Runner(searcher(fields, SPACE))
+    plain.run()
+    runner.take(runner.one.add_trial(POINT))
+    waiting = [trial for trial in runner.live if runner.one.may_withdraw(trial)]
+    assert len(waiting) == len(runner.live) - 1
+    runner.live = [trial for trial in runner.live if trial not in waiting]
+    runner.take(runner.one.narrow({"lr": [0.001, 0.01]}, waiting))
+    assert all(runner.one.is_over(trial) and runner.one.operation(trial) is None for trial in waiting)
+    runner.run()
+    # They count for nothing: as many others train, all of them in what is left.
+    trained = {trial: point for trial, point in runner.hparams.items() if trial not in waiting}
+    assert len(trained) == len(plain.hparams) + 1
+    assert all(0.001 <= point["lr"] <= 0.01 for point in trained.values() if point != POINT)
+    assert runner.ends == [Shutdown()]
+    assert runner.one.progress() == plain.one.progress()
+
+
+def test_single_search_keeps_its_trial():
+    one = searcher("name: single", SPACE)
+    (trial,) = created(one.initial())
+    assert not one.may_withdraw(trial)
+
+
+def test_grid_creates_other_points_for_those_that_are_withdrawn():
+    runner = Runner(searcher("name: grid, max_concurrent_trials: 3", GRID))
+    waiting = [trial for trial, point in runner.hparams.items() if point["a"] != 3]
+    runner.live = [trial for trial in runner.live if trial not in waiting]
+    runner.take(runner.one.narrow({"a": [2, 3]}, waiting))
+    runner.run()
+    trained = [point for trial, point in runner.hparams.items() if trial not in waiting]
+    assert trained == [{"a": a, "b": b} for a, b in ((3, "y"), (3, "x"), (2, "y"), (2, "x"))]
+    assert runner.ends == [Shutdown()]
+    assert runner.one.progress() == 1.0
+
+
+def test_grid_whose_trials_are_all_withdrawn_ends():
+    space = "hyperparameters: {rate: {type: double, minval: 0, maxval: 1, count: 4}}\n"
+    runner = Runner(searcher("name: grid, max_concurrent_trials: 2", space))
+    runner.take(runner.one.narrow({"rate": [0.4, 0.6]}, list(runner.live)))
+    assert runner.ends == [Shutdown()]
+
+
 def test_grid_has_all_its_points_until_it_is_narrowed():
     # The last point of this range is calculated as 0.10000000000000002.
     rate = "{type: double, minval: 0.001, maxval: 0.1, count: 4}"
@@ -226,7 +276,7 @@ def test_steered_search_is_restored_at_any_event(fields):
         steps = [
             lambda: runner.take(runner.one.add_trial(POINT)),
             lambda: runner.one.narrow({"lr": [0.001, 0.01]}),
-            lambda: runner.one.narrow({"net.act": ["gelu"]}),
+            lambda: runner.withdraw({"net.act": ["gelu"]}),
             lambda: (
                 runner.one.operation(runner.live[0]) and runner.take(runner.one.extend(runner.live[0], 30))
             ),

@@ -70,7 +70,7 @@ def space(master: MasterDep, experiment_id: int) -> Response:
 def narrow(
     master: MasterDep, experiment_id: int, request: Annotated[NarrowBody, body(NarrowBody)]
 ) -> Response:
-    """Draw the further trials of a search from a part of its space; trials that were created stay."""
+    """Draw the further trials of a search from a part of its space; trials that have begun stay."""
     with master.store.writing() as tx:
         controller = _going_on(tx, find_experiment(tx, experiment_id))
         controller.narrow(request.hyperparameters)

@@ -98,6 +98,7 @@ def _reopen(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow
         trial
         for trial in trials
         if searcher.is_over(trial.request_id)
+        and not searcher.is_withdrawn(trial.request_id)
         and trial.state != states.COMPLETED
         and not searcher.method.compares_trials
     ]

@@ -8,7 +8,10 @@ from det_keras.errors import ConfigError
 from det_keras.master.database.models import TrialRow
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.tasks.logs import note
 from det_keras.protocol import states
+
+_WITHDRAWN = "the space of its search was narrowed, and its hyperparameters are outside"
 
 
 class SteeredController(ExperimentController):
@@ -54,13 +57,21 @@ class SteeredController(ExperimentController):
         self._apply_event("extend", trial.request_id, length)
 
     def narrow(self, wanted: Mapping[str, Sequence[object]]) -> None:
-        """Draw further trials from a part of the space.
+        """Draw further trials from a part of the space, and others in place of those outside that have not begun.
 
         Raises:
             InvalidArgumentError: a name or a value is unknown, or nothing is left.
         """
         try:
-            self.searcher.space.narrowed(wanted)
+            space = self.searcher.space.narrowed(wanted)
         except ConfigError as error:
             raise InvalidArgumentError(str(error)) from None
-        self._apply_event("narrow", wanted)
+        outside = [
+            trial
+            for trial in self._trials.not_begun()
+            if self.searcher.may_withdraw(trial.request_id) and not space.contains(trial.hparams)
+        ]
+        self._trials.withdraw(outside)
+        for trial in outside:
+            note(self._tx, trial.task_id, f"Trial {trial.id} was withdrawn before it began: {_WITHDRAWN}.")
+        self._apply_event("narrow", wanted, [trial.request_id for trial in outside])

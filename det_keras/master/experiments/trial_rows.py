@@ -84,8 +84,23 @@ class TrialRows:
             .limit(MOST_MOVED)
         )
         moved = {row.id: row.task_id for row in self._tx.execute(query)}
+        self._move(moved, state)
+        return len(moved)
+
+    def not_begun(self) -> Sequence[TrialRow]:
+        """Return the trials that have never had a process, oldest first."""
+        return self._select(TrialRow.state.in_(states.GOING_ON), TrialRow.run_id == 0)
+
+    def withdraw(self, trials: Sequence[TrialRow]) -> None:
+        """End trials that have not begun."""
+        for start in range(0, len(trials), _MOST_NAMED):
+            named = trials[start : start + _MOST_NAMED]
+            self._move({trial.id: trial.task_id for trial in named}, states.CANCELED)
+
+    def _move(self, moved: Mapping[int, str], state: str) -> None:
+        """Give trials without a process, by their numbers with their tasks, another state."""
         if not moved:
-            return 0
+            return
         values: dict[str, object] = {"state": state}
         if state in states.TERMINAL:
             values["end_time"] = now()
@@ -94,7 +109,6 @@ class TrialRows:
                 self._tx.notify(task_topic(task_id))
         self._update(update(TrialRow).where(TrialRow.id.in_(moved)).values(values))
         self._note_changes(moved.values(), moved)
-        return len(moved)
 
     def close(self, request_ids: Sequence[str]) -> None:
         """Note that trials get no further length."""

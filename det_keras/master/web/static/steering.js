@@ -45,7 +45,7 @@ async function narrow() {
   const what = Object.entries(hyperparameters).map(
     ([name, chosen]) => `${name} ${isList(name) ? chosen.map(String).join(", ") : chosen.map(numberText).join(" to ")}`,
   );
-  const question = `Further trials are drawn from ${what.join("; ")}. Trials that were created stay.`;
+  const question = `Further trials are drawn from ${what.join("; ")}. Waiting trials outside are replaced.`;
   if (await ask("Narrow the search?", question, "Narrow", { isHarmless: true }))
     await change(address, { hyperparameters }, () => "Narrow: done.");
 }
