@@ -106,21 +106,21 @@ class Context:
 
     def report_provenance(self) -> None:
         """Report in the background where this training runs and with which packages; by the chief only."""
-        environ, is_detached = os.environ, self.info is None
-        if not is_enabled(environ):
+        environ, has_own_files = os.environ, self.info is None
+        if not self.records_provenance:
             return
 
         def record() -> dict[str, Any]:
             # Imported here, on the thread of the report.
             from det_keras.core.context import training_record
 
-            return training_record(environ, with_repository=is_detached)
+            return training_record(environ, with_repository=has_own_files)
 
         self.backend.report_provenance(record)
 
     @property
-    def records_model(self) -> bool:
-        """Whether `report_model` has an effect: on the chief, with a master, unless the record is turned off."""
+    def records_provenance(self) -> bool:
+        """Whether records are stored: those of the chief, unless this is turned off."""
         return self.backend.keeps_provenance and is_enabled(os.environ)
 
     def report_model(self, description: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ class Context:
         """
         digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).digest()
         # A script may train the same model in many calls of `fit`.
-        if self.records_model and digest not in self._models:
+        if self.records_provenance and digest not in self._models:
             self._models.add(digest)
             self.backend.report_provenance(lambda: {"model": dict(description)})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 #: A master accepts no longer record, as JSON.
 MOST_RECORD_BYTES = 1 << 20
+# A training that ends within a second of its start waits so long for its record.
+_CLOSING_TIMEOUT_S = 2.0
 
 
 def is_enabled(environ: Mapping[str, str]) -> bool:
@@ -59,6 +62,24 @@ class Capture:
         except Exception:
             # Whatever fails, the submission or the training continues.
             logger.debug("Where this run comes from cannot be recorded.", exc_info=True)
+
+
+class Captures:
+    """The captures of a process that reports several records."""
+
+    def __init__(self) -> None:
+        self._running: list[Capture] = []
+
+    def start(self, make: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], object]) -> None:
+        """Start a capture; arguments as in `Capture`."""
+        capture = Capture(make, then)
+        self._running = [*(each for each in self._running if not each.is_done), capture]
+
+    def close(self) -> None:
+        """Wait a short time for the captures that have not ended."""
+        deadline = time.monotonic() + _CLOSING_TIMEOUT_S
+        for capture in self._running:
+            capture.result(max(0.0, deadline - time.monotonic()))
 
 
 def _portable(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -121,7 +122,6 @@ def recorded(context):
     """Return the list of the models that a context reports from now on, as a master would receive them."""
     found: list[dict] = []
     backend = context.core.backend
-    backend.keeps_provenance = True
     backend.report_provenance = lambda make: found.append(json.loads(json.dumps(make()["model"])))
     return found
 
@@ -265,16 +265,25 @@ def test_same_model_is_reported_once_and_a_process_that_resumes_reports_the_same
     assert again == found
 
 
-def test_local_run_describes_nothing(tmp_path, caplog):
-    caplog.set_level("INFO")
-    trained(lambda: keras.Sequential([Unreadable(CLASSES)]), tmp_path / "run", records=False)
-    assert "cannot be recorded" not in caplog.text
+def test_local_run_keeps_its_model_beside_its_place_and_a_resume_the_newest(tmp_path):
+    def kept():
+        record = json.loads((tmp_path / "run" / "provenance.json").read_text())
+        assert record["directory"] == str(Path.cwd())
+        assert record["keras"] == keras.__version__
+        return record["model"]
+
+    model, _ = trained(chain, tmp_path / "run", records=False)
+    assert kept() == json.loads(json.dumps(describe_models([model])))
+    with det.keras.init(run_dir=tmp_path / "run", seed=5):
+        pass
+    assert kept()["name"] == model.name
 
 
 def test_record_is_turned_off_with_provenance(tmp_path, monkeypatch):
     monkeypatch.setenv("DET_KERAS_PROVENANCE", "0")
     _, found = trained(chain, tmp_path / "run")
     assert found == []
+    assert not (tmp_path / "run" / "provenance.json").exists()
 
 
 class Unreadable(keras.layers.Dense):

@@ -220,8 +220,3 @@ def test_place_and_model_of_a_trial_are_reported_side_by_side(world, tmp_path):
     gate.set()
     found.backend.close()
     assert world.client.get(address)["provenance"] == {"host": "here", "model": {"name": "m"}}
-
-
-def test_only_masters_keep_what_is_trained(place):
-    assert place.backend.keeps_provenance != isinstance(place.backend.unshared, LocalBackend)
-    place.backend.report_provenance(dict)

@@ -89,11 +89,11 @@ class Backend(abc.ABC):
 
     Attributes:
         is_preemptible: whether requests to stop may come from elsewhere than signals.
-        keeps_provenance: whether `report_provenance` may store a record.
+        keeps_provenance: whether `report_provenance` stores a record.
     """
 
     is_preemptible: bool = True
-    keeps_provenance: bool = False
+    keeps_provenance: bool = True
 
     @property
     def unshared(self) -> Backend:
@@ -222,13 +222,13 @@ class Backend(abc.ABC):
     def acknowledge_preemption(self) -> None:
         """Report that the process will exit soon and is to be resumed later."""
 
+    @abc.abstractmethod
     def report_provenance(self, make: Callable[[], dict[str, Any]]) -> None:
-        """Report where the training runs, or what it trains, in the background; only our master stores it.
+        """Report where the training runs, or what it trains, in the background; a Determined master stores nothing.
 
         Args:
             make: returns the record; called on another thread, and only if the record is stored.
         """
-        return
 
     @abc.abstractmethod
     def flush(self) -> None:

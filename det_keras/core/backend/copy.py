@@ -29,6 +29,9 @@ class CopyBackend(LocalBackend):
         original_config: returns the config of the trial as the user wrote it; None in a local run.
     """
 
+    # It repeats a run that has a record.
+    keeps_provenance = False
+
     def __init__(self, run: RunDirectory, original_config: Callable[[], str | None]) -> None:
         super().__init__(run)
         self._original_config = original_config

@@ -5,6 +5,7 @@
 <run_dir>/metrics.jsonl      one report per line: time, group, steps_completed, metrics
 <run_dir>/checkpoints/       a checkpoint storage
 <run_dir>/media/             the files of logged media
+<run_dir>/provenance.json    where the newest process of the run comes from, and the layers of the model
 <run_dir>/media.jsonl        one item of media per line; of lines with the same kind, name and step the last one counts
 """
 
@@ -36,6 +37,7 @@ from det_keras.errors import CheckpointError, DetError
 from det_keras.files import write_file
 from det_keras.protocol.metrics import is_better, number, rank
 from det_keras.protocol.values import finite, now, timestamp
+from det_keras.provenance.capture import Captures
 from det_keras.storage import DirectoryStorage
 
 logger = logging.getLogger(__name__)
@@ -100,18 +102,18 @@ class RunDirectory:
         """The directory of TensorBoard events."""
         return self.path / "tensorboard"
 
-    def read(self) -> dict[str, Any]:
-        """Return the values that `update` stored; {} in a new directory."""
+    def read(self, name: str = "run.json") -> dict[str, Any]:
+        """Return the values that `update` stored in the file of this name; {} before the first."""
         try:
-            content = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         assert isinstance(content, dict)
         return content
 
-    def update(self, **values: Any) -> None:
+    def update(self, name: str = "run.json", /, **values: Any) -> None:
         """Store `values`, together with earlier values, in one step."""
-        write_file(self.path / "run.json", json.dumps({**self.read(), **values}, indent=1), is_durable=True)
+        write_file(self.path / name, json.dumps({**self.read(name), **values}, indent=1), is_durable=True)
 
     def close(self) -> None:
         """Release the directory for other processes."""
@@ -174,6 +176,8 @@ class LocalBackend(Backend):
         self._best: float | None = None
         # Not the lock of reports: training does not wait for a deletion.
         self._pruning = threading.Lock()
+        self._recording = threading.Lock()
+        self._captures = Captures()
         #: Called with each checkpoint before others are deleted.
         self.on_checkpoint: Callable[[CheckpointRecord], None] = lambda record: None
         #: Checkpoints that are not deleted, whatever their age.
@@ -307,6 +311,13 @@ class LocalBackend(Backend):
     def acknowledge_preemption(self) -> None:
         return
 
+    def report_provenance(self, make: Callable[[], dict[str, Any]]) -> None:
+        def store(record: dict[str, Any]) -> None:
+            with self._recording:
+                self.run.update("provenance.json", **record)
+
+        self._captures.start(make, then=store)
+
     def flush(self) -> None:
         return
 
@@ -314,6 +325,7 @@ class LocalBackend(Backend):
         if self._closed:
             return
         self._closed = True
+        self._captures.close()
         _newest_media(self.run.media)
         self.run.close()
 

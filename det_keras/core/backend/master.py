@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,14 +14,12 @@ from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.states import COMPLETED, named
 from det_keras.protocol.values import finite, now, timestamp
-from det_keras.provenance.capture import Capture
+from det_keras.provenance.capture import Captures
 
 logger = logging.getLogger(__name__)
 
 #: How long calls whose results training needs wait for an unavailable master: a day.
 PATIENCE_S = 24 * 3600.0
-# A training that ends within a second of its start waits so long for its record.
-_CAPTURE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,12 @@ class MasterBackend(Backend):
         storage: the `checkpoint_storage` section of the storage that is used.
     """
 
-    keeps_provenance = True
-
     def __init__(self, run: RunIdentity, session: Session, storage: Mapping[str, Any] | None) -> None:
         self.run = run
         self._session = session
         self._api = session.api
         self._closed = False
-        self._captures: list[Capture] = []
+        self._captures = Captures()
         self._storage_id = self._api.trials.start_run(run.trial_id, storage, patience_s=PATIENCE_S)
         # Last: it starts a thread, which a failed call before would leave behind.
         self._reports = ReportQueue("det-reports", send_together=self._report_together)
@@ -177,10 +172,9 @@ class MasterBackend(Backend):
             # Not by the queue of reports: the begin of a training waits until it is empty.
             return {} if api.accounts.is_determined() else make()
 
-        capture = Capture(
+        self._captures.start(
             record, then=lambda made: api.trials.report_provenance(number, made, patience_s=PATIENCE_S)
         )
-        self._captures = [*(each for each in self._captures if not each.is_done), capture]
 
     def flush(self) -> None:
         self._reports.flush()
@@ -192,9 +186,7 @@ class MasterBackend(Backend):
         with ExitStack() as steps:
             steps.callback(self._session.close)
             steps.callback(self._reports.close)
-            deadline = time.monotonic() + _CAPTURE_TIMEOUT_S
-            for capture in self._captures:
-                capture.result(max(0.0, deadline - time.monotonic()))
+            self._captures.close()
 
     def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, object]) -> None:
         number = self.run.trial_id

@@ -37,7 +37,7 @@ class ModelCallback(BoundaryCallback):
             return
         try:
             models = self._models()
-            if not models or not run.core.records_model:
+            if not models or not run.core.records_provenance:
                 self._is_done = True
             elif all(is_ready(model) for model in models):
                 self._is_done = True
