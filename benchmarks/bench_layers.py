@@ -49,7 +49,7 @@ x, y = rng.rand(STEPS * 256, 64).astype("float32"), rng.randint(0, 10, STEPS * 2
 for name, layers, units, batch_size, goal in (
     ("6 variables, batches of 32", 3, 256, 32, 1.15),
     ("6 variables, batches of 256", 3, 256, 256, 1.1),
-    ("100 small variables, batches of 32", 50, 32, 32, 1.3),
+    ("40 small variables, batches of 32", 20, 32, 32, 1.3),
 ):
     _, without = training(layers, units, batch_size, records=False)
     model, recording = training(layers, units, batch_size, records=True)

@@ -20,7 +20,7 @@ import tensorflow as tf
 from det_keras.keras.private_api.steps import leave_unsaved, variables_trained_by
 
 _MARK = "_det_norms"
-# A sum of squares before the first step; NaN would be one of a gradient.
+# Half a sum of squares before the first step; NaN would be one of a gradient.
 _NONE = -1.0
 _SUMS = frozenset({"Add", "AddV2"})
 _SAME_NORM = frozenset({"Identity", "Neg", "Reshape", "Squeeze", "StopGradient", "Transpose"})
@@ -53,17 +53,17 @@ class GradientNorms:
         if key not in self._recorded:
             # The step may be traced at this moment, and the variable has to outlive the trace.
             with tf.init_scope():
-                squares = tf.Variable(tf.fill([len(kept)], _NONE), trainable=False, name="gradient_norms")
-            leave_unsaved(squares)
-            self._recorded[key] = kept, squares
-        self._recorded[key][1].assign(tf.stack([_sum_of_squares(gradient) for gradient, _ in pairs]))
+                halves = tf.Variable(tf.fill([len(kept)], _NONE), trainable=False, name="gradient_norms")
+            leave_unsaved(halves)
+            self._recorded[key] = kept, halves
+        self._recorded[key][1].assign(tf.stack([_half_of_squares(gradient) for gradient, _ in pairs]))
 
     def read(self) -> Iterator[tuple[Any, float]]:
         """Yield the variables of the last step, each with the squared norm of its gradient."""
-        for variables, squares in self._recorded.values():
-            for variable, square in zip(variables, squares.numpy().tolist(), strict=True):
-                if square != _NONE:
-                    yield variable, square
+        for variables, halves in self._recorded.values():
+            for variable, half in zip(variables, halves.numpy().tolist(), strict=True):
+                if half != _NONE:
+                    yield variable, 2.0 * half
 
 
 def record_norms(optimizer: Any) -> None:
@@ -114,13 +114,14 @@ def _norms_of(optimizer: Any) -> GradientNorms | None:
     return None
 
 
-def _sum_of_squares(gradient: Any) -> tf.Tensor:
+def _half_of_squares(gradient: Any) -> tf.Tensor:
+    """Return half the sum of squares, which is one op; the step has no second one for the factor."""
     if isinstance(gradient, tf.IndexedSlices):
         # Rows of the same index are added, as the optimizer does.
         indices, places = tf.unique(gradient.indices)
         gradient = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
     product = functools.reduce(tf.math.multiply_no_nan, _factors(gradient))
-    return 2.0 * tf.nn.l2_loss(tf.cast(product, tf.float32))
+    return tf.nn.l2_loss(tf.cast(product, tf.float32))
 
 
 def _factors(gradient: tf.Tensor) -> list[tf.Tensor]:

@@ -76,8 +76,9 @@ class LayersCallback(BoundaryCallback):
         variables = self._variables()
         names = variable_names(variables)
         # One after another on the device, and one wait for all of them.
-        squares = [2.0 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(each), tf.float32)) for each in variables]
-        weights = dict(zip(names, tf.stack(squares).numpy().tolist(), strict=True)) if squares else {}
+        halves = [tf.nn.l2_loss(tf.cast(variable.value, tf.float32)) for variable in variables]
+        squares = (2.0 * tf.stack(halves)).numpy().tolist() if halves else []
+        weights = dict(zip(names, squares, strict=True))
         return {**_by_layer(_WEIGHTS, weights), **_by_layer(_GRADIENTS, self.gradients())}
 
 
