@@ -198,6 +198,11 @@ def test_figure_is_as_wide_as_its_card(page, logged):
     body = card.locator(".body").bounding_box()["width"]
     assert body > 1000
     assert drawing.bounding_box()["width"] == pytest.approx(body, abs=4)
+    # No button sends the figure anywhere.
+    titles = card.locator(".modebar-btn").evaluate_all("(all) => all.map((one) => one.dataset.title)")
+    assert titles
+    harmless = re.compile(r"Download plot|Zoom|Pan|Autoscale|Reset axes|hover|spike|Toggle", re.IGNORECASE)
+    assert [title for title in titles if not harmless.search(title)] == []
 
 
 def test_numbers_of_tables_have_six_digits_and_the_full_value_as_title(page, logged):

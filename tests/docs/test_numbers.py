@@ -18,8 +18,7 @@ from det_keras.master.reports import metrics
 from det_keras.master.server import bodies, connections
 from det_keras.master.server.capacity import Capacity
 from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
-from det_keras.master.web import alerts, wall
-from det_keras.master.web.plotting import plots
+from det_keras.master.web import alerts, report, wall
 from det_keras.protocol import media as protocol_media
 from det_keras.protocol import metrics as protocol_metrics
 from docs.pages import ROOT
@@ -84,8 +83,8 @@ SENTENCES = {
         f"default of `max_concurrent_trials` is {Searcher().max_concurrent_trials}",
     ],
     "docs/web.md": [
-        f"the best {plots.MOST_LINES} runs are shown, and at most {wall._MOST_TRIALS} are drawn",
-        f"are reduced to {plots._MOST_POINTS:,} points each",
+        f"the best {report.MOST_LINES} runs are shown, and at most {wall._MOST_TRIALS} are drawn",
+        f"at most {report._MOST_POINTS:,} positions",
         f"has not reported for {alerts._SILENT_S // 60} minutes",
     ],
     "docs/distributed.md": [f"(default {ExperimentConfig().optimizations.divergence_check_period};"],

@@ -50,11 +50,11 @@ def view(**settings) -> str:
 def test_report_has_the_chosen_cards_in_their_order(world, experiment):
     html = ask(world, experiment, cards=["val_accuracy", "val_loss - loss", "training.loss"])
     assert titles(html) == ["val_accuracy", "val_loss - loss", "training.loss"]
-    drawn = figures(html)
-    assert drawn[0]["data"][0]["y"] == [0.125, 0.25, 0.5]
-    assert drawn[1]["data"][0]["y"] == [0.5, 0.25, 0.125]
-    assert drawn[1]["data"][0]["x"] == [1, 2, 4]
-    assert drawn[2]["data"][1]["y"] == [1.0, 0.5, 0.25]
+    drawn = [figure["curves"]["curves"] for figure in figures(html)]
+    assert drawn[0]["lines"][0]["y"] == [0.125, 0.25, 0.5]
+    assert drawn[1]["lines"][0]["y"] == [0.5, 0.25, 0.125]
+    assert drawn[1]["x"] == [1, 2, 4]
+    assert drawn[2]["lines"][1]["y"] == [1.0, 0.5, 0.25]
 
 
 @pytest.mark.parametrize("body", [{"cards": ["val_los"]}, {"text": "![](card:val_los - loss)"}])
@@ -84,18 +84,14 @@ def test_settings_of_a_wall_are_taken_over(world, experiment):
     address = view(own=json.dumps(OWN), baseline=second, smoothing=0.5, range="1~3", log_x="true")
     html = ask(world, experiment, view=f"https://host:8080{address}")
     assert titles(html)[:3] == ["loss", "gap", "accuracy"]
-    gap = figures(html)[1]
-    assert gap["layout"]["yaxis"]["type"] == "log"
-    assert gap["layout"]["yaxis"]["range"] == pytest.approx([-2, 0])
-    assert gap["layout"]["xaxis"]["type"] == "log"
-    assert gap["layout"]["xaxis"]["range"] == pytest.approx([0, 0.4771], abs=1e-4)
-    raw = [line for line in gap["data"] if line.get("opacity")]
-    smooth = [line for line in gap["data"] if not line.get("opacity")]
-    assert (len(raw), len(smooth)) == (2, 2)
-    assert {line["name"]: line["line"]["width"] for line in smooth} == {
-        f"Trial {first}": 2,
-        f"Trial {second} (baseline)": 4,
-    }
+    gap = figures(html)[1]["curves"]
+    assert (gap["spec"]["log"], gap["spec"]["low"], gap["spec"]["high"]) == (True, 0.01, 1.0)
+    assert (gap["logX"], gap["range"], gap["baseline"]) == (True, [1, 3], second)
+    raw = [line for line in gap["curves"]["lines"] if line["isRaw"]]
+    smooth = [line for line in gap["curves"]["lines"] if not line["isRaw"]]
+    assert (
+        sorted(line["trial"] for line in raw) == sorted(line["trial"] for line in smooth) == [first, second]
+    )
     assert raw[0]["y"][:2] == [0.5, 0.25]
     assert smooth[0]["y"][1] > 0.25
 
@@ -104,8 +100,8 @@ def test_hidden_runs_are_left_out_and_own_cards_are_chosen_by_title(world, exper
     first, second = (trial["id"] for trial in world.client.trials(experiment))
     html = ask(world, experiment, view=view(own=json.dumps(OWN), hidden=first), cards=["gap"])
     (gap,) = figures(html)
-    assert [line["name"] for line in gap["data"]] == [f"Trial {second}"]
-    assert gap["layout"]["yaxis"]["range"] == pytest.approx([-2, 0])
+    assert [line["trial"] for line in gap["curves"]["curves"]["lines"]] == [second]
+    assert gap["curves"]["spec"]["low"] == 0.01
 
 
 @pytest.mark.parametrize(

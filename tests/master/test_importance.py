@@ -10,8 +10,8 @@ import optuna
 import pytest
 import scipy.stats
 
-from det_keras.master.web.plotting.figures import Point
 from det_keras.master.web.plotting.importance import importances
+from det_keras.master.web.plotting.points import Point
 from det_keras.master.web.plotting.space import scales
 
 SCALES = {"lr": "log", "width": "linear", "optimizer": "category"}

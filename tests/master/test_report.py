@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import html as html_text
 import json
@@ -20,7 +19,6 @@ from det_keras.master.database.models import TaskRow, TrialRow
 from det_keras.master.reports.series import Series
 from det_keras.master.web import report
 from det_keras.master.web.findings import findings
-from det_keras.master.web.rendering import static_files
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e😀" + "x" * 10_000
 # YAML takes JSON's text for its own.
@@ -63,21 +61,18 @@ def test_a_report_holds_curves_search_trials_and_config(world, experiment):
     html = fetch(world, f"/experiments/{experiment}/report").text
     drawn = figures(html)
     assert len(drawn) == 4
-    assert [line["name"] for line in drawn[0]["data"]] == [
-        f"Trial {i['id']}" for i in world.client.trials(experiment)
-    ]
-    assert drawn[0]["data"][0]["y"] == [1.0, 0.5, 0.3333]
-    assert drawn[1]["data"][0]["y"] == [0.1429, None, 0.4286]
+    lines = drawn[0]["curves"]["curves"]["lines"]
+    assert [line["trial"] for line in lines] == [trial["id"] for trial in world.client.trials(experiment)]
+    assert lines[0]["y"] == [1, 0.5, 0.333333]
+    assert drawn[1]["curves"]["curves"]["lines"][0]["y"] == [0.142857, "NaN", 0.428571]
+    assert [next(iter(one)) for one in drawn[2:]] == ["effects", "parallel"]
     assert "max_trials: 2" in html
 
 
-def test_only_the_two_scripts_of_a_report_may_run(world, experiment):
+def test_only_the_script_of_a_report_may_run(world, experiment):
     response = fetch(world, f"/experiments/{experiment}/report")
     scripts = re.findall(r"<script(?: type=\"module\")?>(.*?)</script>", response.text, re.DOTALL)
-    packed = re.search(r'<script type="application/gzip" id="plotly">(.*?)</script>', response.text)[1]
-    scripts.insert(0, gzip.decompress(base64.b64decode(packed)).decode())
-    assert scripts[0] == static_files()["plotly-basic.min.js"].read_text()
-    assert len(scripts) == 2
+    assert len(scripts) == 1
     fingerprints = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', response.text)[1].replace(
         "&#39;", "'"
@@ -240,7 +235,7 @@ def test_the_text_and_the_notes_of_a_report_are_markdown_without_html(world, exp
         assert 'javascript:alert(1)"' not in part
         assert "&lt;script&gt;alert(1)" in part
     plain = fetch(world, f"/experiments/{experiment}/report").text
-    assert "bold" not in plain
+    assert "<strong>bold</strong>" not in plain
     assert "noted" in plain
 
 
@@ -251,17 +246,14 @@ def test_a_text_that_is_too_long_is_refused(world, experiment):
 
 
 class Curves:
-    """The longest curves that a report may ask for, of as many digits as floats have."""
+    """Long curves, of as many digits as floats have."""
 
-    def __init__(self) -> None:
-        self.points = 0
-
-    def read(self, trial_ids, *, group, metric, most_points):
+    def read(self, trial_ids, *, group, metric, most_points, smoothing):
         random = np.random.default_rng(1)
-        batches = np.sort(random.choice(100_000, most_points, replace=False))
-        self.points = most_points
+        count = 5000
+        batches = np.sort(random.choice(100_000, count, replace=False))
         return [
-            Series(trial, datetime.now(), batches, None, batches / 7, random.random(most_points), most_points)
+            Series(trial, datetime.now(), batches, None, batches / 7, random.random(count), count)
             for trial in trial_ids
         ]
 
@@ -272,11 +264,11 @@ def test_a_report_of_fifty_trials_and_eight_metrics_is_small_enough_for_mail(wor
         world.client.report(
             trial, "validation", 10, {"loss": i / 3, **{f"metric_{j}": j / 7 for j in range(7)}}
         )
-    curves = Curves()
-    monkeypatch.setattr(world.master, "curves", curves)
+    monkeypatch.setattr(world.master, "curves", Curves())
     html = fetch(world, f"/experiments/{number}/report").text
-    assert sum(len(figure["data"]) for figure in figures(html)[:8]) == 400
-    assert curves.points >= 100
+    cards = [figure["curves"]["curves"] for figure in figures(html)[:8]]
+    assert sum(len(card["lines"]) for card in cards) == 400
+    assert all(len(card["x"]) >= 200 for card in cards)
     assert len(html.encode()) < 1_500_000
 
 
@@ -290,8 +282,8 @@ def test_the_most_important_hyperparameter_is_drawn_first(world):
         world.client.report(trial, "validation", 10, {"loss": i / 7})
     important = world.client.get(f"/figures/search?experiment={number}")["importances"]
     assert [one["name"] for one in important] == ["units", "lr"]
-    layout = world.client.get(f"/figures/scatter?experiment={number}")["layout"]
-    assert [layout[axis]["title"]["text"] for axis in ("xaxis", "xaxis2")] == ["units", "lr"]
+    (*_, effects, _) = figures(fetch(world, f"/experiments/{number}/report").text)
+    assert [axis["name"] for axis in effects["effects"]["axes"]] == ["units", "lr"]
 
 
 def test_a_report_of_a_large_search_shows_the_best_trials_and_stays_small(world, monkeypatch):
@@ -330,11 +322,12 @@ def test_a_report_of_a_large_search_shows_the_best_trials_and_stays_small(world,
     assert time.monotonic() - began < 60
     assert len(html.encode()) < 1_500_000
     *_, dots, lines, climbed = figures(html)
-    assert climbed["data"][0]["x"].count(16) == 125
-    assert climbed["data"][0]["text"][0] == f"Trial {first + 1}"
+    results = climbed["rungs"]["results"]
+    assert [result["length"] for result in results].count(16) == 125
+    assert results[0]["id"] == first + 1
     assert "at the rungs (the best 150 of each)" in html
-    best = [f"/trials/{first + i}" for i in range(1, len(lines["data"]) + 1)]
-    assert sorted(line["customdata"][0] for line in lines["data"]) == sorted(best)
-    assert all(column["customdata"] == best for column in dots["data"])
+    best = [first + i for i in range(1, len(lines["parallel"]["trials"]) + 1)]
+    assert [trial["id"] for trial in lines["parallel"]["trials"]] == best
+    assert dots["effects"] == lines["parallel"]
     assert f"(the best {len(best):,} of 2,000 trials)" in html
     assert "1,800 more trials, all of them worse, are omitted." in html

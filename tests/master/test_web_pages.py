@@ -16,8 +16,8 @@ from det_keras.master.database.models import AllocationRow, MetricRow, TrialRow
 from det_keras.master.server.compression import CompressionMiddleware
 from det_keras.master.web import alerts, rendering
 from det_keras.master.web.alerts import runs_of
-from det_keras.master.web.plotting.plots import rungs_figure
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
+from det_keras.master.web.plotting.searched import rungs_plot
 from master.fakes import SINGLE, eventually, file_entry
 from master.test_checkpoints import report as report_checkpoint
 
@@ -318,10 +318,8 @@ def test_smoothed_lines_come_with_the_raw_ones(world, search):
     assert smooth["y"][1] > raw["y"][1]
 
 
-def test_scatter_and_parallel_show_every_trial_with_a_metric(world, search):
+def test_plots_of_a_search_show_every_trial_with_a_metric(world, search):
     experiment_id, trials = search
-    (dots,) = figure(world, f"/figures/scatter?experiment={experiment_id}")["data"]
-    assert sorted(dots["customdata"]) == [f"/trials/{trial['id']}" for trial in trials[:2]]
     found = figure(world, f"/figures/search?experiment={experiment_id}")
     assert {trial["id"] for trial in found["trials"] if trial["value"] is not None} == {
         trial["id"] for trial in trials[:2]
@@ -351,8 +349,9 @@ def test_rungs_fill_as_trials_reach_them(world):
     first, second = answer["brackets"][0]["rungs"]
     assert first == {"length": 10, "results": [{"trialId": trial["id"], "metric": 0.25}]}
     assert second == {"length": 20, "results": []}
-    (dots,) = rungs_figure(world.client.experiment(experiment_id), answer)["data"]
-    assert (dots["x"], dots["y"]) == ([10], [0.25])
+    assert rungs_plot(world.client.experiment(experiment_id), answer)["results"] == [
+        {"bracket": 1, "length": 10, "id": trial["id"], "value": 0.25}
+    ]
 
 
 def test_trials_of_all_brackets_are_compared_at_a_length(world):
@@ -425,9 +424,10 @@ def test_static_files_are_sent_once(world):
     again = world.http.get("/static/plotly-basic.min.js", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert world.http.get(f"/static/{'x' * 300}.js").status_code == 404
-    assert re.search(
-        r'name="plotly" content="/static/plotly-basic.min.js\?v=\w+"', page(world, "/experiments").text
-    )
+    text = page(world, "/experiments").text
+    assert re.search(r'src="/static/page.js\?v=\w+"', text)
+    # Only a page that may show figures of plotly names its script.
+    assert "plotly" not in text
 
 
 def test_lines_tell_every_batch_and_gaps(world, search):
@@ -457,8 +457,9 @@ def test_categories_that_begin_alike_stay_apart(world):
     for trial in trials:
         world.wait_for_launch(trial)
         report(world, trial, 1, loss=1.0)
-    (dots,) = figure(world, f"/figures/scatter?experiment={experiment_id}")["data"]
-    assert sorted(dots["x"]) == kinds
+    found = figure(world, f"/figures/search?experiment={experiment_id}")
+    assert found["axes"] == [{"name": "path", "scale": "category"}]
+    assert sorted(trial["hparams"][0] for trial in found["trials"]) == kinds
 
 
 def test_cluster_page_shows_the_task_of_each_slot(world):

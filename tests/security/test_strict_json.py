@@ -39,7 +39,6 @@ ADDRESSES = [
     "/tables/experiments",
     "/api/v1/trials?experiments=1",
     "/figures/search?experiment=1",
-    "/figures/scatter?experiment=1",
     "/figures/wall?trial=1&trial=2",
     "/figures/lines?trial=1&metric=validation.loss&x=epochs",
     "/figures/lines?trial=1&trial=2&metric=training.loss&smoothing=0.5",

@@ -17,7 +17,7 @@ from det_keras.master.reports.verdicts import LEAST_CHANCE, chance, fewest_runs,
 from det_keras.master.web.experiments import varied
 from det_keras.master.web.metric_choice import finite
 from det_keras.master.web.plotting.importance import importances
-from det_keras.master.web.plotting.plots import points_of
+from det_keras.master.web.plotting.points import points_of
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.plotting.space import scales
 from det_keras.protocol.metrics import TRAINING, VALIDATION

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
-import gzip
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,38 +20,34 @@ from starlette.responses import HTMLResponse, Response
 from det_keras.config.secrets import without_secret_variables
 from det_keras.config.yaml_text import dump_yaml
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.web.experiments import varied
 from det_keras.master.web.findings import findings
-from det_keras.master.web.metric_choice import Metric, metric_choices, metrics_of
-from det_keras.master.web.plotting.chosen import MOST_CARDS, Card, Cards, Place, View, card_figure, parts_of
-from det_keras.master.web.plotting.figures import Figure
-from det_keras.master.web.plotting.plots import (
-    MOST_LINES,
-    best_trials_first,
-    curves_figure,
-    parallel_figure,
-    rungs_figure,
-    scatter_figure,
-)
+from det_keras.master.web.metric_choice import metric_choices, metrics_of
+from det_keras.master.web.plotting.chosen import MOST_CARDS, Card, Cards, Place, View, card_plot, parts_of
+from det_keras.master.web.plotting.picture import picture
+from det_keras.master.web.plotting.searched import best_trials_first, rungs_plot, search_plots
 from det_keras.master.web.rendering import render, static_files
 from det_keras.master.web.rest import Rest
-from det_keras.master.web.wall import cards
+from det_keras.master.web.scripts import bundle
+from det_keras.master.web.wall import card_lines, cards
 from det_keras.master.wire import Message
 from det_keras.protocol.values import now, timestamp
 
 router = APIRouter(prefix="/experiments", include_in_schema=False)
 
+#: Maximum number of runs, of which the best are shown.
+MOST_LINES = 50
 # Each metric is a plot of up to 50 curves, and the file should be small enough for mail.
 _MOST_METRICS = 8
 _MOST_ROWS = 200
 # In all plots of hyperparameters together, and in that of the rungs. Each is a few dozen bytes.
 _MOST_DOTS = 600
 # Of each curve. A report with many curves has fewer points of each, so that the file stays below 1.5 MB.
-_MOST_POINTS = 400
-_LEAST_POINTS = 40
-_MOST_POINTS_IN_ALL = 40_000
+_MOST_POINTS = 800
+_LEAST_POINTS = 80
+_MOST_POINTS_IN_ALL = 80_000
 # Sections of the config that a report without a login shows.
 _SHARED_SECTIONS = (
     "hyperparameters",
@@ -62,21 +57,15 @@ _SHARED_SECTIONS = (
     "reproducibility",
 )
 _LONGEST_VIEW = 10_000
-_PICTURE = {"format": "png", "width": 1200, "height": 640, "scale": 2}
-_PICTURE_S = 60
-_PICTURES_NEED = (
-    "Plots as pictures need Kaleido and Chrome or Chromium on the master: "
-    "`pip install 'det_keras[png]'`, and for example `apt-get install chromium`."
-)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a report: a text, or a figure with its title and number."""
+    """A part of a report: a text, or a figure with its title, its number, and what `report.js` draws of it."""
 
     text: str = ""
     title: str = ""
-    figure: Figure | None = None
+    figure: Mapping[str, Any] | None = None
     number: int = 0
 
 
@@ -143,7 +132,7 @@ def report_headers(policy: str) -> dict[str, str]:
 
 
 @router.get("/{experiment_id}/report.png")
-async def picture(master: MasterDep, request: Request, experiment_id: int) -> Response:
+async def curves_picture(master: MasterDep, request: Request, experiment_id: int) -> Response:
     """Return the curves of an experiment's searcher metric as a PNG picture.
 
     Args:
@@ -199,7 +188,7 @@ def report_page(
     *,
     is_shared: bool = False,
 ) -> tuple[str, str]:
-    """Return a report, and the policy that allows only its own two scripts.
+    """Return a report, and the policy that allows only its own script.
 
     Args:
         master: has the curves.
@@ -213,9 +202,8 @@ def report_page(
     wanted = wanted or ReportBody()
     text_parts, shown, left_out = _drawn(master, facts, wanted)
     drawing = _drawing()
-    plotly, packed = _plotly()
     policy = (
-        f"default-src 'none'; script-src {_fingerprint(plotly)} {_fingerprint(drawing)}; "
+        f"default-src 'none'; script-src {_fingerprint(drawing)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     experiment, trials = facts["experiment"], facts["trials"]
@@ -237,9 +225,8 @@ def report_page(
         "written": timestamp(now()),
         "policy": policy,
         # Not escaped: files of this package, not of a user.
-        "plotly": Markup(packed),
         "drawing": Markup(drawing),
-        "style": Markup(_static_text("style.css")),
+        "style": Markup(_style()),
     }
     return render("report.html", values), policy
 
@@ -296,19 +283,16 @@ def _card_figures(
         ids = [*ids[: MOST_LINES - 1], view.baseline]
     count = max(1, len(ids) * sum(len(card.lines) for card in cards))
     most_points = min(_MOST_POINTS, max(_LEAST_POINTS, _MOST_POINTS_IN_ALL // count))
-    result = []
-    for card in cards:
-        metrics = [line for line in card.lines if isinstance(line, Metric)]
-        if view == View() and len(metrics) == len(card.lines):
-            # Each curve keeps the points of its own that show most.
-            figure = curves_figure(master, ids, metrics, most_points=most_points)
-        else:
-            figure = card_figure(master, ids, card, view, most_points=most_points)
-        result.append(_Part(title=_isolated(card.title), figure=figure))
-    return result
+    return [
+        _Part(
+            title=_isolated(card.title),
+            figure={"curves": card_plot(master, ids, card, view, most_points=most_points)},
+        )
+        for card in cards
+    ]
 
 
-def _search_figures(facts: Mapping[str, Any]) -> list[tuple[str, Figure]]:
+def _search_figures(facts: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return the titled figures of the search of an experiment."""
     experiment, trials = facts["experiment"], facts["trials"]
     brackets = facts["rungs"]["brackets"]
@@ -318,15 +302,16 @@ def _search_figures(facts: Mapping[str, Any]) -> list[tuple[str, Figure]]:
         most = max(MOST_LINES, _MOST_DOTS // max(1, len(varied(trials))))
         known = sum(trial["searcherMetricValue"] is not None for trial in trials)
         which = f" (the best {most:,} of {known:,} trials)" if known > most else ""
-        dots = scatter_figure(experiment, trials, brackets, most=most)
-        lines = parallel_figure(experiment, trials, brackets, most=most)
-        result.append((f"{name} against each hyperparameter{which}", dots))
-        result.append((f"All hyperparameters and {name}{which}", lines))
+        found = search_plots(experiment, trials, brackets, most=most)
+        result.append((f"{name} against each hyperparameter{which}", {"effects": found}))
+        result.append((f"All hyperparameters and {name}{which}", {"parallel": found}))
     if brackets:
         counts = [len(rung["results"]) for bracket in brackets for rung in bracket["rungs"]]
         most = max(MOST_LINES, _MOST_DOTS // max(1, len(counts)))
         which = f" (the best {most:,} of each)" if max(counts, default=0) > most else ""
-        result.append((f"{name} at the rungs{which}", rungs_figure(experiment, facts["rungs"], most=most)))
+        result.append(
+            (f"{name} at the rungs{which}", {"rungs": rungs_plot(experiment, facts["rungs"], most=most)})
+        )
     return result
 
 
@@ -336,16 +321,14 @@ def _isolated(name: str) -> str:
 
 
 @functools.cache
-def _plotly() -> tuple[str, str]:
-    """Return plotly's script, and the compressed script, which is less than half as long."""
-    script = _static_text("plotly-basic.min.js")
-    return script, base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
+def _drawing() -> str:
+    """Return the report's own script, escaped for HTML."""
+    return _inline("\n".join((_static_text("uplot.min.js"), bundle("report.js"))))
 
 
 @functools.cache
-def _drawing() -> str:
-    """Return the report's own script, escaped for HTML."""
-    return _inline("\n".join(_static_text(name) for name in ("times.js", "theme.js", "report.js")))
+def _style() -> str:
+    return "\n".join(map(_static_text, ("style.css", "wall.css", "uplot.min.css")))
 
 
 def _static_text(name: str) -> str:
@@ -364,28 +347,8 @@ def _fingerprint(script: str) -> str:
 
 
 def _picture(master: EmbeddedMaster, facts: Mapping[str, Any]) -> bytes:
-    try:
-        # Imported here: it is an optional dependency.
-        import kaleido
-    except ImportError:
-        raise UnimplementedError(_PICTURES_NEED) from None
     ids = [trial["id"] for trial in facts["trials"][:MOST_LINES]]
-    figure = curves_figure(master, ids, facts["metrics"][:1])
-    layout = {**figure["layout"], "paper_bgcolor": "white", "plot_bgcolor": "white"}
-    for axis in ("xaxis", "yaxis"):
-        layout[axis] = {"gridcolor": "#e4e7ec", "linecolor": "#d9dde3", **layout[axis]}
-    # By default Kaleido loads MathJax from the network, and Plotly too if it does not find a local file.
-    options = {"mathjax": False, "plotlyjs": static_files()["plotly-basic.min.js"], "timeout": _PICTURE_S}
-    try:
-        content = kaleido.calc_fig_sync(
-            {"data": figure["data"], "layout": layout}, opts=_PICTURE, kopts=options
-        )
-    except Exception as error:
-        # Its errors and those of the browser that it starts have no common base class.
-        raise UnimplementedError(f"{_PICTURES_NEED} Kaleido reports: {_first_line(error)}") from error
-    assert isinstance(content, bytes)
-    return content
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+    metric = facts["metrics"][0]
+    view = {"x": "batches", "smoothing": 0.0, "log_x": False, "start": None, "end": None}
+    lines = card_lines(master, ids, [metric], {**view, "points": _MOST_POINTS})
+    return picture(lines, metric.name, static_files()["plotly-basic.min.js"])

@@ -22,11 +22,8 @@ from det_keras.master.server.responses import reply
 from det_keras.master.tasks.allocations import runs_of_experiment
 from det_keras.master.web.experiments import experiment_head, trials_of
 from det_keras.master.web.metric_choice import finite
-from det_keras.master.web.plotting.figures import Point, is_number
-from det_keras.master.web.plotting.importance import importances
-from det_keras.master.web.plotting.plots import points_of
-from det_keras.master.web.plotting.rungs import stopped_at, values_at
-from det_keras.master.web.plotting.space import scales
+from det_keras.master.web.plotting.rungs import values_at
+from det_keras.master.web.plotting.searched import search_plots
 from det_keras.master.web.rendering import page, state_kind
 from det_keras.master.web.rest import Rest
 from det_keras.protocol.states import bare
@@ -108,64 +105,29 @@ def _data(
     rungs: Mapping[str, Any],
     rung: int,
 ) -> Response:
-    space = experiment["config"]["hyperparameters"]
-    brackets = rungs["brackets"]
-    points = points_of(trials, brackets, values_at(master, experiment, trials, rungs, rung) if rung else None)
-    method, important = importances(points, scales(space))
-    names = list(
-        dict.fromkeys(
-            [*(one.name for one in important), *(name for point in points for name in point.hparams)]
-        )
-    )
-    axes = _axes(names, points, scales(space))
-    return reply(
-        {
-            "metric": experiment["searcherMetric"],
-            "smallerIsBetter": experiment["config"]["searcher"]["smaller_is_better"],
-            "method": method,
-            "importances": [{"name": one.name, "value": round(one.value, 4)} for one in important],
-            "axes": axes,
-            "trials": _rows(trials, points, [axis["name"] for axis in axes], stopped_at(trials, brackets)),
-            "runs": _runs(master, experiment["id"]),
-        }
-    )
+    values = values_at(master, experiment, trials, rungs, rung) if rung else None
+    found = search_plots(experiment, trials, rungs["brackets"], values=values)
+    return reply({**found, "trials": _rows(trials, found), "runs": _runs(master, experiment["id"])})
 
 
-def _axes(names: Sequence[str], points: Sequence[Point], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the axes of the parallel coordinates: hyperparameters that differ."""
-    axes = []
-    for name in names:
-        values = [point.hparams.get(name) for point in points]
-        if len({repr(value) for value in values}) < 2:
-            continue
-        numbers = all(is_number(one) for one in values if one is not None)
-        kind = kinds.get(name, "linear") if numbers else "category"
-        axes.append({"name": name, "scale": kind})
-    return axes
-
-
-def _rows(
-    trials: Sequence[Mapping[str, Any]],
-    points: Sequence[Point],
-    names: Sequence[str],
-    stopped: Mapping[int, str],
-) -> list[dict[str, Any]]:
-    values = {point.trial_id: point.metric for point in points}
+def _rows(trials: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all trials, also those that have no value to compare."""
+    names = [axis["name"] for axis in found["axes"]]
+    known = {row["id"]: row for row in found["trials"]}
     rows = []
     for trial in trials:
         hparams = dict(flat_hparams(trial["hparams"]))
-        kind = "stopping" if trial["id"] in stopped else state_kind(trial["state"])
+        row = known.get(trial["id"]) or {"id": trial["id"], "value": None, "stopped": ""}
         start, end = (
             parse_time(trial["startTime"]),
             parse_time(trial["endTime"]) or datetime.now(timezone.utc),
         )
         rows.append(
             {
-                "id": trial["id"],
-                "value": values.get(trial["id"]),
+                **row,
                 "best": finite(trial["searcherMetricValue"]),
-                "kind": kind,
-                "state": stopped.get(trial["id"]) or bare(trial["state"]).lower(),
+                "kind": "stopping" if row["stopped"] else state_kind(trial["state"]),
+                "state": row["stopped"] or bare(trial["state"]).lower(),
                 "hparams": [hparams.get(name) for name in names],
                 "start": start.timestamp() if start else None,
                 "end": end.timestamp(),

@@ -30,7 +30,6 @@ from det_keras.master.web import (
     trials,
     wall,
 )
-from det_keras.master.web.plotting import plots
 from det_keras.master.web.rendering import page, static_files
 
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -50,7 +49,7 @@ async def _note_position(request: Request, master: MasterDep) -> None:
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
-_PAGES = (fork, experiments, search, trials, compare, cluster, plots, tables, wall, report, log, live_parts)
+_PAGES = (fork, experiments, search, trials, compare, cluster, tables, wall, report, log, live_parts)
 for pages in _PAGES:
     router.include_router(pages.router)
 

@@ -40,6 +40,8 @@ router = APIRouter(prefix="/figures", include_in_schema=False)
 
 #: What the x axis of cards may be.
 AXES = ("batches", "epochs", "time")
+#: The styles of the lines of a card.
+STYLES = ("solid", "dashed", "dotted")
 _MOST_TRIALS = 200
 _MOST_METRICS = 20
 # Each machine and each GPU of a trial has a line of its own.
@@ -207,10 +209,7 @@ def cards(metrics: Iterable[Metric], searched: str) -> list[dict[str, Any]]:
             "title": name,
             "section": "" if name == first else name.rpartition("/")[0],
             "isSearched": name == first,
-            "metrics": [
-                {"key": metric.key, "group": metric.group, "name": metric.name, "style": _style(metric.group)}
-                for metric in found[name]
-            ],
+            "metrics": [card_metric(metric) for metric in found[name]],
         }
         for name in sorted(found, key=key)
     ]
@@ -260,15 +259,17 @@ def _system_cards(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -
             "isSearched": False,
             "metrics": [
                 {"key": f"{group}.{name}", "group": group, "name": name, "style": style}
-                for (group, name), style in zip(members, itertools.cycle(("solid", "dashed", "dotted")))
+                for (group, name), style in zip(members, itertools.cycle(STYLES))
             ],
         }
         for title, members in titles.items()
     ]
 
 
-def _style(group: str) -> str:
-    return {TRAINING: "solid", VALIDATION: "dashed"}.get(group, "dotted")
+def card_metric(metric: Metric) -> dict[str, str]:
+    """Return a metric as a line of a card."""
+    style = {TRAINING: "solid", VALIDATION: "dashed"}.get(metric.group, "dotted")
+    return {"key": metric.key, "group": metric.group, "name": metric.name, "style": style}
 
 
 def _run(trial: Mapping[str, Any], experiment: Mapping[str, Any], *, many: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the shown range, smoothing, hidden runs and the baseline. A saved view is such a
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -18,17 +19,12 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.reports.expressions import Expression, Name, check_names, metric_of, parse
 from det_keras.master.web.metric_choice import Metric
-from det_keras.master.web.plotting import figures
-from det_keras.master.web.plotting.figures import Figure, Line
-from det_keras.master.web.wall import AXES, card_lines
+from det_keras.master.web.wall import AXES, STYLES, card_lines, card_metric
 
 #: Cards of a report.
 MOST_CARDS = 20
 
 _MOST_LINES_OF_CARD = 20
-_AXIS_TITLES = {"time": "seconds"}
-_DASHES = ("solid", "dash", "dot")
-_RAW_OPACITY = 0.25
 _PLACE = re.compile(r" {0,3}!\[(?P<title>[^\]]*)\]\(card:(?P<name>.+)\)\s*")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 
@@ -55,6 +51,21 @@ class Card:
     def keys(self) -> tuple[str, ...]:
         """The lines as texts, by which `card_lines` tells them apart."""
         return tuple(line.text if isinstance(line, Expression) else line.key for line in self.lines)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it has lines that no card of the master has."""
+        return any(isinstance(line, Expression) for line in self.lines)
+
+    @property
+    def metrics(self) -> list[dict[str, str]]:
+        """The lines as in a card of a wall; those of an own card take turns in their styles."""
+        return [
+            {"key": key, "group": "", "name": key, "style": style}
+            if self.is_own or isinstance(line, Expression)
+            else card_metric(line)
+            for line, key, style in zip(self.lines, self.keys, itertools.cycle(STYLES), strict=False)
+        ]
 
 
 @dataclass(frozen=True)
@@ -215,10 +226,10 @@ class Cards:
         return expression
 
 
-def card_figure(
+def card_plot(
     master: EmbeddedMaster, trial_ids: Sequence[int], card: Card, view: View, *, most_points: int
-) -> Figure:
-    """Return the figure of a card.
+) -> dict[str, Any]:
+    """Return a card as the data from which pages draw it: what it is, its settings, and its curves.
 
     Args:
         master: has the curves.
@@ -234,37 +245,22 @@ def card_figure(
         "start": view.start,
         "end": view.end,
     }
-    read = card_lines(master, trial_ids, card.lines, {**settings, "points": most_points})
-    keys = card.keys
-    lines = []
-    for one in read["lines"]:
-        points = [(x, y) for x, y in zip(read["x"], one["y"], strict=True) if y is not None]
-        label = f"Trial {one['trial']}"
-        if one["trial"] == view.baseline:
-            label += " (baseline)"
-        if len(keys) > 1:
-            label += f" {one['metric']}"
-        values = [None if y == "NaN" else y for _, y in points]
-        dash = _DASHES[keys.index(one["metric"]) % len(_DASHES)]
-        lines.append(Line(label, [x for x, _ in points], values, one["trial"], dash))
-    figure = figures.curves(lines, x_title=_AXIS_TITLES.get(view.x, view.x), y_title=card.title)
-    for trace, one in zip(figure["data"], read["lines"], strict=True):
-        if one["isRaw"]:
-            trace |= {"opacity": _RAW_OPACITY, "showlegend": False}
-        if one["trial"] == view.baseline:
-            trace["line"]["width"] = 4
-    _scale(figure["layout"]["xaxis"], view.start, view.end, is_log=view.log_x)
-    _scale(figure["layout"]["yaxis"], card.low, card.high, is_log=card.log_y)
-    return figure
-
-
-def _scale(axis: dict[str, Any], low: float | None, high: float | None, *, is_log: bool) -> None:
-    if is_log:
-        axis["type"] = "log"
-        # Plotly takes exponents.
-        low, high = (math.log10(edge) if edge is not None and edge > 0 else None for edge in (low, high))
-    if low is not None or high is not None:
-        axis["range"] = [low, high]
+    return {
+        "spec": {
+            "title": card.title,
+            "isOwn": card.is_own,
+            "metrics": card.metrics,
+            "low": card.low,
+            "high": card.high,
+            "log": card.log_y,
+        },
+        "x": view.x,
+        "logX": view.log_x,
+        "range": None if view.start is None else [view.start, view.end],
+        "baseline": view.baseline,
+        "runs": list(trial_ids),
+        "curves": card_lines(master, trial_ids, card.lines, {**settings, "points": most_points}),
+    }
 
 
 def _own_cards(text: str) -> tuple[Mapping[str, Any], ...]:

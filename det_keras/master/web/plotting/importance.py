@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from det_keras.master.web.plotting.figures import Point, is_number
+from det_keras.master.web.plotting.points import Point, is_number
 
 # With fewer trials, every method would report noise.
 _LEAST_TRIALS = 4

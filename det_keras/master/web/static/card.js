@@ -1,6 +1,5 @@
 // One card of the wall: the curves of a metric, drawn by uPlot.
 
-import { say } from "./actions.js";
 import { bytesAxis, bytesText, numberTicks, short, timeAxis, timeText, widthOf } from "./axis.js";
 import { csvFile, pngFile, svgFile } from "./card_files.js";
 import { runColor } from "./colors.js";
@@ -34,9 +33,9 @@ export class Card {
     this.failure = element("p", { className: "faint small", hidden: true });
     this.failure.setAttribute("role", "status");
     const tools = element("span", { className: "tools" }, [
-      this.pin,
-      // System metrics have a source of their own, without expressions.
-      ...(spec.source ? [] : [iconButton("edit", "Edit", () => wall.edit(this.spec))]),
+      // In a report no card is pinned or edited. System metrics have a source of their own, without expressions.
+      ...(wall.isFixed ? [] : [this.pin]),
+      ...(wall.isFixed || spec.source ? [] : [iconButton("edit", "Edit", () => wall.edit(this.spec))]),
       iconButton("full", "Full screen", () => this.toggleFull()),
       iconButton("png", "PNG", () => this.save(pngFile)),
       iconButton("svg", "SVG", () => this.save(svgFile)),
@@ -109,12 +108,15 @@ export class Card {
         this.body.replaceChildren(
           element("p", { className: "faint", textContent: `Could not be drawn: ${error.message}` }),
         );
-      else {
-        this.failure.textContent = `Not up to date: ${error.message}`;
-        this.failure.hidden = false;
-      }
+      else this.tell(`Not up to date: ${error.message}`);
       this.isSeen = false;
     }
+  }
+
+  // Says what went wrong.
+  tell(text) {
+    this.failure.textContent = text;
+    this.failure.hidden = false;
   }
 
   draw() {
@@ -145,7 +147,8 @@ export class Card {
       lines.map(({ y, ...line }) => line),
     ]);
     this.lines = lines;
-    showLegend(this.legend, this.meaning());
+    // A report has no list of runs beside the card.
+    showLegend(this.legend, this.meaning({ isWhole: this.wall.isFixed }));
     if (lines.length === 0) {
       this.plot?.destroy();
       this.plot = null;
@@ -408,7 +411,7 @@ export class Card {
       const { blob, extension } = await file(this);
       download(blob, `${this.spec.title.replaceAll(/[^\w.-]+/g, "_")}.${extension}`);
     } catch (error) {
-      say(`Could not be saved: ${error.message}`);
+      this.tell(`Could not be saved: ${error.message}`);
     }
   }
 

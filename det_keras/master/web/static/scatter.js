@@ -6,12 +6,11 @@ import { numberText } from "./formats.js";
 import { showLegend } from "./legend.js";
 import { variedNames } from "./runlist.js";
 import { bindForm, setting } from "./settings.js";
-import { drawIn, label, svg, ticks } from "./svg.js";
+import { areaOf, dot, drawIn, frame, svg, valueAxis } from "./svg.js";
 
 const MARGIN = { left: 72, right: 24, top: 16, bottom: 44 };
 const CELLS = 48;
 const LEVELS = 10;
-const PAD = 0.06;
 const FRONT = "front";
 const CONTOUR = "contour";
 
@@ -75,19 +74,20 @@ export class Scatter {
     const front = draw.value === FRONT ? paretoFront(points, acrossBetter.value, upBetter.value) : null;
     this.told.textContent = this.tell(points, front, draw.value === CONTOUR ? isScale : null);
     drawIn(this.target, `${names.y} against ${names.x} of ${points.length} trials`, points, (width, height) => {
-      const x = axis(
+      const area = areaOf(width, height, MARGIN);
+      const x = valueAxis(
         points.map((point) => point.x),
-        MARGIN.left,
-        width - MARGIN.right,
+        area.left,
+        area.right,
       );
-      const y = axis(
+      const y = valueAxis(
         points.map((point) => point.y),
-        height - MARGIN.bottom,
-        MARGIN.top,
+        area.bottom,
+        area.top,
       );
       const parts = [];
       if (draw.value === CONTOUR && isScale) parts.push(...contour(points, x, y, shades));
-      parts.push(...rules(x, y, names, width, height));
+      parts.push(...frame(x, y, names, area));
       if (front?.length) parts.push(svg("path", { d: staircase(front, x, y, upBetter.value), class: "front-line" }));
       const best = new Set(front?.map(({ run }) => run.id));
       parts.push(...points.map((point) => this.point(point, x, y, names, shades, best.has(point.run.id))));
@@ -106,18 +106,12 @@ export class Scatter {
   point({ run, x: across, y: up, z }, x, y, names, shades, isBest) {
     const values = [[names.x, across], [names.y, up], ...(names.z ? [[names.z, z]] : [])];
     const text = `${run.name}: ${values.map(([name, value]) => `${name} ${numberText(value ?? null)}`).join(", ")}${isBest ? ", on the front" : ""}`;
-    const dot = svg(
-      "circle",
-      {
-        cx: x.at(across).toFixed(1),
-        cy: y.at(up).toFixed(1),
-        r: isBest ? 7 : 5,
-        class: isBest ? "point front" : "point",
-      },
-      [svg("title", {}, [text])],
-    );
-    dot.style.fill = shades === null ? this.board.pointColor(run.id) : shades.color(z);
-    const link = svg("a", { href: `/trials/${run.id}`, "aria-label": text }, [dot]);
+    const mark = dot(x.at(across), y.at(up), shades === null ? this.board.pointColor(run.id) : shades.color(z), text);
+    if (isBest) {
+      mark.setAttribute("r", "7");
+      mark.classList.add("front");
+    }
+    const link = svg("a", { href: `/trials/${run.id}`, "aria-label": text }, [mark]);
     link.addEventListener("pointerenter", () => this.board.highlight(run.id));
     link.addEventListener("pointerleave", () => this.board.highlight(null));
     return link;
@@ -146,61 +140,6 @@ function offer(select, names) {
   if (names.length === known.length && names.every((name, index) => name === known[index])) return;
   select.replaceChildren(...names.map((name) => new Option(name || "runs", name)));
   select.value = names.includes(chosen) ? chosen : names[0];
-}
-
-// An axis from values to places: linear, logarithmic if positive values span decades, or of texts.
-function axis(values, from, to) {
-  const known = scale(values);
-  const place = (fraction) => from + (to - from) * (PAD + (1 - 2 * PAD) * fraction);
-  if (known.kinds !== undefined) {
-    const fraction = (kind) =>
-      known.kinds.length === 1 ? 0.5 : known.kinds.indexOf(String(kind)) / (known.kinds.length - 1);
-    return {
-      kinds: known.kinds,
-      at: (value) => place(fraction(value)),
-      labels: known.kinds.map((kind) => [kind, place(fraction(kind))]),
-    };
-  }
-  const { low, high, isLog } = known;
-  const bend = isLog ? Math.log10 : (value) => value;
-  const fraction = (value) => (high === low ? 0.5 : (bend(value) - bend(low)) / (bend(high) - bend(low)));
-  const marks = isLog ? [...new Set([low, ...decades(low, high), high])] : ticks(low, high);
-  return {
-    at: (value) => place(fraction(value)),
-    fraction,
-    placeOf: place,
-    isLog,
-    labels: marks.map((value) => [numberText(value), place(fraction(value))]),
-  };
-}
-
-const decades = (low, high) =>
-  Array.from(
-    { length: Math.floor(Math.log10(high)) - Math.ceil(Math.log10(low)) + 1 },
-    (_, index) => 10 ** (Math.ceil(Math.log10(low)) + index),
-  );
-
-const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-
-function rules(x, y, names, width, height) {
-  const [bottom, left, right] = [height - MARGIN.bottom, MARGIN.left, width - MARGIN.right];
-  const title = label(cut(names.y, 40), 14, (MARGIN.top + bottom) / 2);
-  title.setAttribute("transform", `rotate(-90 14 ${(MARGIN.top + bottom) / 2})`);
-  // Labels that would touch the one before are left out.
-  const across = [];
-  for (const pair of x.labels) if (across.length === 0 || pair[1] - across.at(-1)[1] > 34) across.push(pair);
-  return [
-    ...across.flatMap(([text, at]) => [
-      svg("line", { x1: at, x2: at, y1: MARGIN.top, y2: bottom, class: "rule" }),
-      label(cut(text, 10), at, bottom + 16),
-    ]),
-    ...y.labels.flatMap(([text, at]) => [
-      svg("line", { x1: left, x2: right, y1: at, y2: at, class: "rule" }),
-      label(cut(text, 9), left - 6, at + 4, "end"),
-    ]),
-    label(`${cut(names.x, 40)}${x.isLog ? " (log)" : ""}`, (left + right) / 2, height - 8),
-    title,
-  ];
 }
 
 // Returns the points that no other beats in both values, ordered by x. Each direction is "larger", or smaller is better.

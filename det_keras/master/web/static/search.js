@@ -2,13 +2,15 @@
 // its runs beside them.
 
 import { viridis } from "./colors.js";
+import { drawEffect, effectPlots } from "./effects.js";
 import { element } from "./elements.js";
 import { metricText, numberText } from "./formats.js";
 import { onTick } from "./live.js";
+import { axesOf, drawParallel as parallel } from "./parallel.js";
 import { textOf } from "./parts.js";
 import { RunList } from "./runlist.js";
 import { Scatter } from "./scatter.js";
-import { keepSettings, setting } from "./settings.js";
+import { bindForm, keepSettings, setting } from "./settings.js";
 import { drawIn, label, svg, ticks } from "./svg.js";
 import { momentText } from "./times.js";
 
@@ -30,6 +32,8 @@ let text = "";
 let earliest = 0;
 let timer = null;
 let isBrushing = false;
+// The controls may come with the first trial that has validated.
+const bound = new WeakSet();
 // The chosen range of each axis, by name, as fractions of its height.
 const brushes = new Map();
 
@@ -54,7 +58,7 @@ const board = {
   load: () => draw(),
   redraw: () => draw(),
   scattered: () => visible().flatMap(({ id }) => board.runs.get(id) ?? []),
-  pointColor: (id) => list?.colorOf(id) ?? board.ownColor(id),
+  pointColor: (id) => colorOf(id),
   highlight(id) {
     for (const line of document.querySelectorAll(".trial-line"))
       line.classList.toggle("lit", Number(line.dataset.trial) === id);
@@ -62,6 +66,8 @@ const board = {
   },
 };
 
+const colorOf = (id) => list?.colorOf(id) ?? board.ownColor(id);
+const controls = () => document.getElementById("search-controls");
 const root = () => document.querySelector("[data-search]");
 const place = (name) => root().querySelector(`[data-draw=${name}]`);
 
@@ -69,7 +75,15 @@ async function load() {
   if (root() === null) return;
   const began = performance.now();
   const address = new URL(root().dataset.search, location.href);
-  const rung = document.getElementById("search-controls")?.elements.rung;
+  const form = controls();
+  if (!bound.has(form)) {
+    bound.add(form);
+    bindForm(form, () => {
+      draw();
+      load();
+    });
+  }
+  const { rung } = form.elements;
   if (rung) address.searchParams.set("rung", rung.value);
   try {
     const now = await textOf(`${address.pathname}${address.search}`);
@@ -121,7 +135,7 @@ function draw() {
   tellLeftOut();
   drawImportance();
   drawProgress();
-  drawParallel();
+  drawEffects(drawParallel());
   drawTime();
   scatter?.draw();
   root().dataset.drawn = visible().length;
@@ -130,7 +144,7 @@ function draw() {
 // Says how many trials the plots cannot compare.
 function tellLeftOut() {
   const count = data.trials.filter(({ value }) => value === null).length;
-  const select = document.getElementById("search-controls").elements.rung;
+  const select = controls().elements.rung;
   const where = select && select.value !== "0" ? select.selectedOptions[0].textContent : "yet";
   const text = `${count} of ${data.trials.length} trials ${count === 1 ? "has" : "have"} no value ${where}`;
   document.querySelector("[data-left-out]").textContent = count ? text : "";
@@ -194,149 +208,35 @@ function drawProgress() {
   });
 }
 
-// The axes with their scales: each hyperparameter that differs, and the metric.
-function axes() {
-  const shown = data.trials.filter(({ value }) => value !== null);
-  const made = data.axes.map(({ name, scale }) => {
-    const index = data.axes.findIndex((axis) => axis.name === name);
-    return axis(
-      name,
-      scale,
-      data.trials.map(({ hparams }) => hparams[index]),
-      ({ hparams }) => hparams[index],
-    );
-  });
-  return [
-    ...made,
-    axis(
-      data.metric,
-      "linear",
-      shown.map(({ value }) => value),
-      ({ value }) => value,
-    ),
-  ];
-}
-
-function axis(name, scale, values, read) {
-  const known = values.filter((value) => value !== null && value !== undefined);
-  if (scale === "category") {
-    const kinds = [...new Set(known.map(String))].sort();
-    // The values of a part of the axis, as the trials have them.
-    const originals = new Map(known.map((value) => [String(value), value]));
-    const inside = ([from, to]) =>
-      kinds
-        .filter(
-          (_, index) => kinds.length === 1 || (index / (kinds.length - 1) >= from && index / (kinds.length - 1) <= to),
-        )
-        .map((kind) => originals.get(kind));
-    return {
-      name,
-      read,
-      kinds,
-      inside,
-      at: (value) => (kinds.length === 1 ? 0.5 : kinds.indexOf(String(value)) / (kinds.length - 1)),
-      labels: kinds.map((kind) => [kind, kinds.length === 1 ? 0.5 : kinds.indexOf(kind) / (kinds.length - 1)]),
-    };
-  }
-  const [low, high] = [Math.min(...known), Math.max(...known)];
-  const bend = scale === "log" && low > 0 ? Math.log : (value) => value;
-  const at = (value) => (high === low ? 0.5 : (bend(value) - bend(low)) / (bend(high) - bend(low)));
-  const back = bend === Math.log ? Math.exp : (value) => value;
-  const inside = (ends) =>
-    high === low ? [low, high] : ends.map((fraction) => back(bend(low) + fraction * (bend(high) - bend(low))));
-  return {
-    name,
-    read,
-    at,
-    inside,
-    labels:
-      high === low
-        ? [[numberText(low), 0.5]]
-        : [
-            [numberText(low), 0],
-            [numberText(high), 1],
-          ],
-  };
-}
-
 function drawParallel() {
-  const all = axes();
-  const shown = visible();
-  const known = shown.filter(({ value }) => value !== null);
-  const best = known.sort((a, b) => (data.smallerIsBetter ? b.value - a.value : a.value - b.value));
-  // The best are on top, and below all are those without a value, which end before the axis of the metric.
-  const order = [...shown.filter(({ value }) => value === null), ...best];
-  canvas("parallel", `Hyperparameters and ${data.metric} of ${shown.length} trials`, shown, (width, height) => {
-    const [top, bottom] = [34, height - 26];
-    const x = (index) => 40 + ((width - 140) * index) / Math.max(all.length - 1, 1);
-    const y = (fraction) => bottom - (bottom - top) * fraction;
-    const parts = [];
-    order.forEach((trial) => {
-      const points = all
-        .map((one, index) => [index, one.read(trial)])
-        .filter(([, value]) => value !== null && value !== undefined);
-      const line = svg(
-        "polyline",
-        {
-          points: points
-            .map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`)
-            .join(" "),
-          class: "trial-line",
-          stroke: list?.colorOf(trial.id) ?? board.ownColor(trial.id),
-        },
-        [
-          svg("title", {}, [
-            `Trial ${trial.id}: ${trial.value === null ? "no value to compare" : metricText(trial.value)}`,
-          ]),
-        ],
-      );
-      line.dataset.trial = trial.id;
-      line.addEventListener("pointerenter", () => board.highlight(trial.id));
-      line.addEventListener("pointerleave", () => board.highlight(null));
-      parts.push(svg("a", { href: `/trials/${trial.id}` }, [line]));
-    });
-    all.forEach((one, index) => {
-      parts.push(svg("line", { x1: x(index), x2: x(index), y1: top, y2: bottom, class: "axis" }));
-      parts.push(label(one.name.length > 18 ? `${one.name.slice(0, 17)}…` : one.name, x(index), 16));
-      for (const [content, fraction] of one.labels)
-        parts.push(
-          label(
-            content.length > 16 ? `${content.slice(0, 15)}…` : content,
-            x(index) + 7,
-            y(fraction) + (fraction === 0 ? 14 : fraction === 1 ? -4 : 4),
-            "start",
-          ),
-        );
-      const range = brushes.get(one.name);
-      const mark = svg("rect", {
-        x: x(index) - 6,
-        width: 12,
-        y: range ? y(range[1]) : top,
-        height: range ? y(range[0]) - y(range[1]) : 0,
-        class: "brush",
-      });
-      const grip = svg("rect", { x: x(index) - 12, width: 24, y: top - 8, height: bottom - top + 16, class: "grip" }, [
-        svg("title", {}, [`Drag to choose values of ${one.name}`]),
-      ]);
-      grip.dataset.axis = one.name;
-      grip.addEventListener("pointerdown", (event) =>
-        brush(
-          event,
-          one,
-          mark,
-          (clientY) =>
-            Math.min(
-              1,
-              Math.max(0, (bottom - (clientY - grip.ownerSVGElement.getBoundingClientRect().top)) / (bottom - top)),
-            ),
-          y,
-        ),
-      );
-      parts.push(mark, grip);
-    });
-    return parts;
+  const all = axesOf(data);
+  const wrap = (line, trial) => {
+    line.addEventListener("pointerenter", () => board.highlight(trial.id));
+    line.addEventListener("pointerleave", () => board.highlight(null));
+    return svg("a", { href: `/trials/${trial.id}` }, [line]);
+  };
+  parallel(place("parallel"), data, all, visible(), { colorOf, wrap, above: grips });
+  return chosenBy(all);
+}
+
+// The chosen range of an axis, and where it is dragged.
+function grips(one, x, y, [top, bottom]) {
+  const range = brushes.get(one.name);
+  const mark = svg("rect", {
+    x: x - 6,
+    width: 12,
+    y: range ? y(range[1]) : top,
+    height: range ? y(range[0]) - y(range[1]) : 0,
+    class: "brush",
   });
-  applyBrushes(all);
+  const grip = svg("rect", { x: x - 12, width: 24, y: top - 8, height: bottom - top + 16, class: "grip" }, [
+    svg("title", {}, [`Drag to choose values of ${one.name}`]),
+  ]);
+  grip.dataset.axis = one.name;
+  const fraction = (clientY) =>
+    Math.min(1, Math.max(0, (bottom - (clientY - grip.ownerSVGElement.getBoundingClientRect().top)) / (bottom - top)));
+  grip.addEventListener("pointerdown", (event) => brush(event, one, mark, fraction, y));
+  return [mark, grip];
 }
 
 function brush(event, one, mark, fraction, y) {
@@ -371,8 +271,8 @@ function brush(event, one, mark, fraction, y) {
   grip.addEventListener("pointercancel", end, { signal });
 }
 
-// Fades the trials that are not chosen, and filters the list and the table of trials.
-function applyBrushes(all) {
+// Returns the trials that the list and the brushes choose, fades the others, and filters the list and the table of trials.
+function chosenBy(all) {
   const shown = visible();
   const chosen = new Set(
     shown
@@ -397,6 +297,37 @@ function applyBrushes(all) {
   list?.narrow(brushes.size ? chosen.union(board.hidden) : null);
   const isPart = brushes.size > 0 || shown.length < data.trials.length;
   document.dispatchEvent(new CustomEvent("trials-chosen", { detail: isPart ? chosen : null }));
+  return chosen;
+}
+
+// Plots outside of the view are drawn when they come near it.
+const effects = new WeakMap();
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      seen.unobserve(target);
+      effects.get(target)();
+    }
+  },
+  { rootMargin: "400px" },
+);
+
+function drawEffects(chosen) {
+  const shown = { ...data, trials: data.trials.filter(({ id }) => chosen.has(id)) };
+  const logY = controls().elements.log_y.checked;
+  const wrap = (mark, { id }, text) => {
+    // Not a stop of the keyboard: the table has a link to each trial.
+    const link = svg("a", { href: `/trials/${id}`, "aria-label": text, tabindex: "-1" }, [mark]);
+    link.addEventListener("pointerenter", () => board.highlight(id));
+    link.addEventListener("pointerleave", () => board.highlight(null));
+    return link;
+  };
+  effectPlots(document.querySelector("[data-draw=effects]"), data.axes).forEach((plot, index) => {
+    effects.set(plot, () => drawEffect(plot, shown, index, { colorOf, logY, wrap }));
+    seen.unobserve(plot);
+    seen.observe(plot);
+  });
 }
 
 function drawTime() {
@@ -457,7 +388,6 @@ function withoutSlots(trials) {
     });
 }
 
-document.getElementById("search-controls")?.addEventListener("input", () => setTimeout(load));
 // Only the width matters: the page becomes longer when other parts are drawn.
 let width = document.getElementById("main").clientWidth;
 new ResizeObserver(([{ target }]) => {

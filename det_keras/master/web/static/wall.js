@@ -38,6 +38,7 @@ class Wall {
     this.own = readCards();
     this.given = [];
     this.ownColorName = "each run";
+    this.isFixed = false;
     this.earliest = 0;
     const list = root.querySelector("[data-runs]");
     this.list = list === null ? null : new RunList(list, this);
