@@ -245,6 +245,32 @@ def test_cards_draw_no_more_runs_than_they_have_room_for(page, site, search):
     expect(page.locator(".card.searched")).to_have_attribute("data-lines", "6")
 
 
+def test_filter_of_runs_is_that_of_tables_and_refuses_unknown_names(wall, search, site):
+    runs = wall.locator("[data-runs] li:visible")
+    expect(runs).to_have_count(4)
+    rates = {trial["id"]: trial["hparams"]["lr"] for trial in site.client.trials(search.number)}
+    refused = wall.locator("[data-runs]").get_by_role("alert")
+    wall.locator("[name=filter]").fill("lr>=0.2")
+    expect(runs).to_have_count(3)
+    with wall.watch.forgiving("400"):
+        wall.locator("[name=filter]").fill("lrr>=0.2")
+        expect(refused).to_contain_text("Did you mean `lr`?")
+    # Those that were found stay.
+    expect(runs).to_have_count(3)
+    wall.locator("[name=filter]").fill(f"lr>=0.2 id!={max(rates, key=rates.get)}")
+    expect(runs).to_have_count(2)
+    expect(refused).to_be_hidden()
+    expect(wall.locator(".card.searched")).to_have_attribute("data-lines", "4")
+    # An address with the filter draws nothing else in between.
+    asked = []
+    wall.on("request", lambda request: asked.append(request.url))
+    wall.reload()
+    expect(wall.locator(".card.searched")).to_have_attribute("data-lines", "4")
+    expect(runs).to_have_count(2)
+    drawn = [url for url in asked if "/figures/lines" in url]
+    assert {url.count("trial=") for url in drawn} <= {0, 2}
+
+
 def test_runs_are_coloured_by_a_hyperparameter(wall):
     wall.get_by_label("Colour").select_option("lr")
     expect(wall.locator("[data-bar]")).to_be_visible()

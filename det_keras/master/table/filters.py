@@ -1,7 +1,7 @@
 """The language of filters: ``optimizer=adam learning_rate<1e-2 val_accuracy>.8 state:completed words``.
 
 All terms must hold. A term is a name, an operator and a value. Every other word, and what is in quotes, is searched in
-the names and labels of the experiment. The walls of metrics use the same language (`web/static/query.js`).
+the names and labels of the experiment. Tables and the lists of runs beside walls use it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
-// The list of runs beside the wall, or beside the plots of a search: which are shown, in which colour, with their best values; best first.
+// The list of runs beside the wall, or beside the plots of a search: which are shown, in which colour, with their best
+// values; best first. The master finds the runs that its filter means.
 
 import { scale } from "./colors.js";
 import { element, iconButton, svg } from "./elements.js";
 import { showRamp } from "./legend.js";
-import { matcher } from "./query.js";
+import { textOf } from "./parts.js";
 import { keepSettings, setting } from "./settings.js";
 
 const LABEL = "label";
+const TYPING_MS = 250;
+const MOST_FOUND = 10000;
 
 export class RunList {
-  // `wall` is what is beside the list: it says which runs it shows, and draws again after a change.
+  // `wall` is what is beside the list: it says which runs it shows, and draws again after a change. Its `source` is the
+  // address of its runs.
   constructor(root, wall) {
     this.root = root;
     this.wall = wall;
@@ -25,12 +29,14 @@ export class RunList {
     this.colorBy = setting("color");
     this.groupBy = this.groupSelect ? setting("group") : "";
     this.among = null;
-    /** @type {(run: any) => boolean} */
-    this.passes = () => true;
+    this.refused = root.querySelector("[data-filter-refused]");
+    // The numbers of the runs that the filter finds; null for all. None is known before the master has answered.
+    this.found = this.filter.value.trim() ? new Set() : null;
+    this.asked = 0;
     this.filter.addEventListener("input", () => {
       keepSettings({ filter: this.filter.value });
-      this.applyFilter();
-      wall.load();
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.find(), TYPING_MS);
     });
     this.colorSelect.addEventListener("change", () => this.choose("color", this.colorSelect.value));
     this.groupSelect?.addEventListener("change", () => this.choose("group", this.groupSelect.value));
@@ -66,8 +72,10 @@ export class RunList {
     order.forEach((run) => this.row(run));
     const wanted = order.map((run) => this.rows.get(run.id).root);
     if (wanted.some((row, index) => row !== this.list.children[index])) this.list.replaceChildren(...wanted);
-    this.applyFilter();
+    this.showFound();
     this.paint();
+    // What a run has reported since may make it match, or no longer.
+    this.find();
   }
 
   row(run) {
@@ -95,12 +103,35 @@ export class RunList {
     return row;
   }
 
-  applyFilter() {
-    const matches = matcher(this.filter.value.trim(), {
-      fields: fieldsOf,
-      text: (run) => `${run.name} ${run.labels.join(" ")}`,
-    });
-    this.passes = (run) => matches(run);
+  // Asks the master which runs the filter finds; the wall then draws them.
+  async find() {
+    const query = this.filter.value.trim();
+    this.asked += 1;
+    const number = this.asked;
+    const before = this.found;
+    try {
+      const found = query ? await trialsFound(query, this.wall.source) : null;
+      // A later question may have been answered before.
+      if (number !== this.asked) return;
+      this.found = found;
+      this.refused.hidden = true;
+    } catch (error) {
+      // Otherwise the next refresh asks again.
+      if (!error.isRefusal || number !== this.asked) return;
+      // The runs that were found stay.
+      if (!this.isAnswered) this.found = null;
+      this.refused.textContent = error.message;
+      this.refused.hidden = false;
+    }
+    this.isAnswered = true;
+    this.showFound();
+    if (!isSame(before, this.found)) this.wall.load();
+  }
+
+  passes = (run) => this.found === null || this.found.has(run.id);
+
+  // Shows the runs that the filter finds.
+  showFound() {
     let count = 0;
     for (const run of this.order ?? []) {
       const isIn = this.isListed(run);
@@ -118,7 +149,7 @@ export class RunList {
   // Shows only these runs, beside those that the filter leaves out; null for all.
   narrow(ids) {
     this.among = ids;
-    this.applyFilter();
+    this.showFound();
   }
 
   // Shows which runs are drawn.
@@ -196,20 +227,22 @@ export function variedNames(runs) {
 // Returns the value by which a run is coloured: its best one, or a hyperparameter.
 export const valueOf = (run, name, metric) => (name === metric ? (run.best ?? undefined) : run.hparams[name]);
 
-// What the terms of a filter compare.
-function fieldsOf(run) {
-  return {
-    ...run.metrics,
-    ...run.hparams,
-    id: run.id,
-    trial: run.id,
-    name: run.name,
-    state: run.state.replace("STATE_", "").toLowerCase(),
-    label: run.labels,
-    best: run.best,
-    batches: run.batches,
-  };
+// Returns the numbers of the trials of a wall that match a query.
+async function trialsFound(query, source) {
+  const { searchParams: scope } = new URL(source, location.href);
+  const params = new URLSearchParams({ q: query, columns: "id", limit: String(MOST_FOUND) });
+  if (scope.has("experiment")) params.set("experiments", scope.get("experiment"));
+  else params.set("trials", scope.getAll("trial").join(","));
+  const ids = [];
+  for (;;) {
+    if (ids.length) params.set("offset", String(ids.length));
+    const { trialIds, found } = JSON.parse(await textOf(`/api/v1/trials?${params}`));
+    ids.push(...trialIds);
+    if (ids.length >= found || trialIds.length === 0) return new Set(ids);
+  }
 }
+
+const isSame = (one, other) => one === other || (one?.size === other?.size && one?.isSubsetOf(other));
 
 function idOf(target) {
   const row = target.closest("[data-run]");

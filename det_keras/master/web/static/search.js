@@ -41,6 +41,9 @@ let list = null;
 let scatter = null;
 // What the list asks of the page beside it.
 const board = {
+  get source() {
+    return root().dataset.wallSource;
+  },
   runs: new Map(),
   ranks: new Map(),
   metric: "",
@@ -101,7 +104,7 @@ async function load() {
 
 // Fills the list: best first, as on the wall, with the curves of the first.
 async function loadRuns() {
-  const { runs, cards, metric, smallerIsBetter } = JSON.parse(await textOf(root().dataset.wallSource));
+  const { runs, cards, metric, smallerIsBetter } = JSON.parse(await textOf(board.source));
   const sign = smallerIsBetter ? 1 : -1;
   const value = (run) => (run.best === null ? Infinity : sign * run.best);
   const order = [...runs].sort((a, b) => value(a) - value(b) || a.id - b.id);

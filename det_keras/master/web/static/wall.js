@@ -54,6 +54,10 @@ class Wall {
     this.refresh();
   }
 
+  get source() {
+    return this.root.dataset.wall;
+  }
+
   settings() {
     const { elements } = this.form;
     return {
@@ -92,7 +96,7 @@ class Wall {
     const before = this.asked();
     const loading = [...this.cards.values()].map((card) => card.load());
     try {
-      this.describe(JSON.parse(await textOf(this.root.dataset.wall)));
+      this.describe(JSON.parse(await textOf(this.source)));
     } catch {
       // The stream of events shows that the master is unavailable, and refreshes the page when it is back.
       return;
