@@ -349,6 +349,10 @@ def test_rungs_fill_as_trials_reach_them(world):
     first, second = answer["brackets"][0]["rungs"]
     assert first == {"length": 10, "results": [{"trialId": trial["id"], "metric": 0.25}]}
     assert second == {"length": 20, "results": []}
+    # The page asks once for all.
+    whole = world.client.get(f"/api/v1/experiments/{experiment_id}/searcher")
+    assert {name: whole[name] for name in answer} == answer
+    assert whole == world.client.get(f"/api/v1/experiments/{experiment_id}/searcher/space")
     assert rungs_plot(world.client.experiment(experiment_id), answer)["results"] == [
         {"bracket": 1, "length": 10, "id": trial["id"], "value": 0.25}
     ]

@@ -24,6 +24,7 @@ ADDRESSES = [
     "/api/v1/experiments",
     "/api/v1/experiments/1",
     "/api/v1/experiments/1/trials",
+    "/api/v1/experiments/1/searcher",
     "/api/v1/experiments/1/searcher/rungs",
     "/api/v1/trials/1",
     "/api/v1/trials/1/workloads",

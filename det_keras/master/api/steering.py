@@ -1,7 +1,7 @@
 """What a search has decided, and what its user changes while it runs. Not in Determined's API.
 
-`rungs` returns the trials that reached each rung of an adaptive search. The other routes steer a search: further
-trials, longer or shorter ones, and a narrower space.
+`rungs` returns the trials that reached each rung of an adaptive search, and `searcher` its space too. The other routes
+steer a search: further trials, longer or shorter ones, and a narrower space.
 """
 
 from __future__ import annotations
@@ -58,12 +58,21 @@ def rungs(master: MasterDep, experiment_id: int) -> Response:
         return reply({"unit": _unit(config_of(experiment)), "brackets": brackets_of(session, experiment)})
 
 
+@router.get("/experiments/{experiment_id}/searcher")
 @router.get("/experiments/{experiment_id}/searcher/space")
-def space(master: MasterDep, experiment_id: int) -> Response:
-    """Return the space from which further trials are drawn, and how the user narrowed it, step by step."""
+def searcher(master: MasterDep, experiment_id: int) -> Response:
+    """Return the rungs as `rungs` does, the space of further trials, and how the user narrowed it, step by step."""
     with master.store.reading() as session:
-        searcher = read_searcher(session, find_experiment(session, experiment_id))
-    return reply({"hyperparameters": searcher.space.to_dict(), "narrowings": searcher.narrowings})
+        experiment = find_experiment(session, experiment_id)
+        found = read_searcher(session, experiment)
+        return reply(
+            {
+                "unit": _unit(config_of(experiment)),
+                "brackets": brackets_of(session, experiment, found),
+                "hyperparameters": found.space.to_dict(),
+                "narrowings": found.narrowings,
+            }
+        )
 
 
 @router.post("/experiments/{experiment_id}/searcher/narrow")

@@ -15,10 +15,17 @@ from det_keras.master.experiments.search_state import read_searcher
 from det_keras.search.base import WORST
 
 
-def brackets_of(session: Session, experiment: ExperimentRow) -> list[dict[str, Any]]:
+def brackets_of(
+    session: Session, experiment: ExperimentRow, searcher: search.Searcher | None = None
+) -> list[dict[str, Any]]:
     """Return the brackets of a search, each with its rungs and the trials that reached them, best first.
 
     They are those of the REST API. Of a search without rungs there are none.
+
+    Args:
+        session: has the trials.
+        experiment: the experiment.
+        searcher: that of the experiment, if it was read already.
     """
     config = config_of(experiment)
     # Without the state of the search, which is large, it is known whether there can be rungs.
@@ -29,7 +36,7 @@ def brackets_of(session: Session, experiment: ExperimentRow) -> list[dict[str, A
     # In the search, smaller is always better.
     sign = 1.0 if config.searcher.smaller_is_better else -1.0
     brackets: dict[int, dict[str, Any]] = {}
-    for rung in read_searcher(session, experiment).method.filled_rungs():
+    for rung in (searcher or read_searcher(session, experiment)).method.filled_rungs():
         results = [
             {"trialId": trial_ids[request_id], "metric": None if metric >= WORST else sign * metric}
             for request_id, metric in rung.results

@@ -55,11 +55,10 @@ class Leaf:
 async def search(request: Request, experiment_id: int) -> Response:
     """Show the results of an experiment's search."""
     rest = Rest(request)
-    shown, trials, rungs, space = await asyncio.gather(
+    shown, trials, searcher = await asyncio.gather(
         experiment_head(rest, experiment_id),
         trials_of(rest, experiment_id),
-        rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
-        rest.get(f"/experiments/{experiment_id}/searcher/space"),
+        rest.get(f"/experiments/{experiment_id}/searcher"),
     )
     best = next((trial for trial in trials if trial["id"] == shown["experiment"]["bestTrialId"]), None)
     return await page(
@@ -70,12 +69,12 @@ async def search(request: Request, experiment_id: int) -> Response:
         trials=trials,
         best=best,
         best_yaml="" if best is None else dump_yaml(dict(best["hparams"])),
-        ladders=[_ladder(bracket) for bracket in rungs["brackets"]],
+        ladders=[_ladder(bracket) for bracket in searcher["brackets"]],
         steered=_steered(shown["experiment"], best),
-        narrowed=_narrowed(space),
-        unit=rungs["unit"],
-        unit_of_one=_UNIT_OF_ONE.get(rungs["unit"], rungs["unit"]),
-        lengths=sorted({rung["length"] for bracket in rungs["brackets"] for rung in bracket["rungs"]}),
+        narrowed=_narrowed(searcher),
+        unit=searcher["unit"],
+        unit_of_one=_UNIT_OF_ONE.get(searcher["unit"], searcher["unit"]),
+        lengths=sorted({rung["length"] for bracket in searcher["brackets"] for rung in bracket["rungs"]}),
     )
 
 
@@ -169,12 +168,12 @@ def _steered(experiment: Mapping[str, Any], best: Mapping[str, Any] | None) -> l
     ]
 
 
-def _narrowed(space: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _narrowed(searcher: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the user left of the space, by name."""
-    changed = {name for step in space["narrowings"] for name in step}
+    changed = {name for step in searcher["narrowings"] for name in step}
     return [
         (name, _text_of(leaf.to_dict()))
-        for name, leaf in Space.parse(space["hyperparameters"]).leaves()
+        for name, leaf in Space.parse(searcher["hyperparameters"]).leaves()
         if name in changed
     ]
 
