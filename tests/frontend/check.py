@@ -1,4 +1,5 @@
-"""Checks the scripts and styles of the pages: formatter and linter (Biome), types (TypeScript), and tests in Node.
+"""Checks the scripts, styles and templates of the pages: formatter and linter (Biome), types (TypeScript), and tests in
+Node. No formatter keeps the lines of templates and styles short: their length is checked here.
 
 The tools are installed into `build/frontend` with the versions of `package-lock.json`. Nothing of them is shipped: the
 pages load the files as they are in the repository. Where the package registry cannot be reached, that is said, and only
@@ -21,7 +22,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STATIC = "det_keras/master/web/static"
+TEMPLATES = "det_keras/master/web/templates"
 TOOLS = ROOT / "build" / "frontend"
+# As of all other files.
+LONGEST_LINE = 120
 _LOCKED = ("package.json", "package-lock.json")
 
 
@@ -62,6 +66,17 @@ def installed(npm: list[str], environment: dict[str, str]) -> bool:
     return True
 
 
+def long_lines() -> list[str]:
+    """Return where templates and styles have lines that are too long, each with its length."""
+    files = sorted([*(ROOT / TEMPLATES).glob("*.html"), *(ROOT / STATIC).glob("*.css")])
+    return [
+        f"{path.relative_to(ROOT)}:{number}: the line has {len(line)} characters, at most {LONGEST_LINE} are allowed."
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > LONGEST_LINE
+    ]
+
+
 def main() -> int:
     """Run all checks, and return the exit code."""
     parser = argparse.ArgumentParser(description="check the scripts of the pages")
@@ -90,7 +105,9 @@ def main() -> int:
     codes = [
         subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode for command in commands
     ]
-    return max(codes)
+    too_long = long_lines()
+    print(*too_long, sep="\n", end="\n" if too_long else "")
+    return max(*codes, int(bool(too_long)))
 
 
 if __name__ == "__main__":
