@@ -72,7 +72,8 @@ PAGES = (
     "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/code?file=data.bin",
     "/experiments/{e}/config", "/trials/{t}", "/trials/{t}/logs", "/experiments/{e}/trials/{t}/overview",
     "/experiments/{e}/fork", "/experiments/{e}/fork?trial={t}", "/compare", "/compare?trial={t}",
-    "/compare?experiment={e}&trial={t}", "/trials", "/trials?q=lr<1&group=lr", "/cluster", "/jobs", "/signin",
+    "/compare?experiment={e}&trial={t}", "/trials", "/trials?q=lr<1&group=lr", "/cluster", "/jobs", "/projects",
+    "/signin",
 )  # fmt: skip
 
 

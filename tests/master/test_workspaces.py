@@ -206,7 +206,9 @@ def test_tables_show_projects_and_follow_their_names(client, vision, digits):
         assert len(found) == 2
         assert found[1].endswith("vision,digits")
     client.call("PATCH", f"/api/v1/projects/{digits}", {"name": "letters"})
-    found = client.get("/api/v1/trials", params={"q": "project:letters", "columns": "experiment"})
+    client.call("PATCH", f"/api/v1/workspaces/{vision}", {"name": "seen"})
+    params = {"q": "project:letters workspace=seen", "columns": "experiment"}
+    found = client.get("/api/v1/trials", params=params)
     place = [column["key"] for column in found["columns"]].index("experiment")
     assert [row[place] for row in found["rows"]] == [number]
 

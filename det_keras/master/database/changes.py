@@ -18,9 +18,12 @@ from det_keras.master.database.models import (
     CheckpointRow,
     ExperimentRow,
     MediaRow,
+    PinRow,
+    ProjectRow,
     TaskRow,
     TrialRow,
     VerificationRow,
+    WorkspaceRow,
 )
 
 #: The option of a statement whose transaction says itself which rows it changes.
@@ -42,6 +45,9 @@ _SUBJECTS: dict[type[Base], tuple[str, str]] = {
     MediaRow: ("trial", "trial_id"),
     ExperimentRow: ("experiment", "id"),
     VerificationRow: ("experiment", "experiment_id"),
+    WorkspaceRow: ("workspace", "id"),
+    ProjectRow: ("project", "id"),
+    PinRow: ("workspace", "workspace_id"),
 }
 
 

@@ -43,7 +43,7 @@ class Watched:
         names = {subject.kind, f"{subject.kind}:{subject.id}"}
         if subject.kind == "experiment":
             names |= {"experiment-row", f"experiment-row:{subject.id}"}
-        else:
+        elif subject.kind in ("trial", "task"):
             column = TrialRow.id if subject.kind == "trial" else TrialRow.task_id
             with store.reading() as session:
                 query = select(TrialRow.id, TrialRow.experiment_id, TrialRow.task_id).where(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -180,7 +181,7 @@ def _listed(found: ListedExperiment) -> Listed:
 
 def _experiments_of(session: Session, changed: Iterable[Subject]) -> set[int]:
     """Return the experiments that changes concern."""
-    found: dict[str, set[Any]] = {"experiment": set(), "trial": set(), "task": set()}
+    found: dict[str, set[Any]] = defaultdict(set)
     for subject in changed:
         found[subject.kind].add(subject.id)
     numbers: set[int] = set(found["experiment"])

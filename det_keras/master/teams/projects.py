@@ -11,8 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from det_keras.master.accounts.auth import Caller
-from det_keras.master.database.change_feed import Subject
-from det_keras.master.database.models import ExperimentRow, ProjectRow, WorkspaceRow
+from det_keras.master.database.models import ProjectRow, WorkspaceRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import (
     AlreadyExistsError,
@@ -26,6 +25,7 @@ from det_keras.master.teams.workspaces import (
     checked_name,
     find_workspace,
     refuse_others,
+    show_anew,
 )
 
 _LONGEST_KEY = 5
@@ -122,7 +122,7 @@ def change(tx: Transaction, caller: Caller, project_id: int, changes: Mapping[st
     _refuse_closed(tx, row)
     if "name" in given:
         row.name = _free_name(tx, row.workspace_id, wanted["name"])
-        _show_anew(tx, project_id)
+        show_anew(tx, ProjectRow.id == project_id)
     if "key" in given:
         row.key = _given_key(tx, wanted["key"])
     row.description = wanted.get("description", row.description)
@@ -153,7 +153,7 @@ def move(tx: Transaction, caller: Caller, project_id: int, workspace_id: int) ->
     if workspace_id != row.workspace_id:
         _free_name(tx, workspace_id, row.name)
         row.workspace_id = workspace_id
-        _show_anew(tx, project_id)
+        show_anew(tx, ProjectRow.id == project_id)
 
 
 def set_notes(tx: Transaction, project_id: int, notes: Sequence[Mapping[str, str]]) -> list[Any]:
@@ -206,12 +206,6 @@ def _open_workspace(tx: Transaction, workspace_id: int) -> WorkspaceRow:
     if row.is_archived or row.is_deleting:
         raise FailedPreconditionError(f"The workspace {row.name!r} is archived or is being deleted.")
     return row
-
-
-def _show_anew(tx: Transaction, project_id: int) -> None:
-    """Have open pages and tables read the experiments of a project again."""
-    of_project = select(ExperimentRow.id).where(ExperimentRow.project_id == project_id)
-    tx.subjects |= {Subject("experiment", number) for number in tx.scalars(of_project)}
 
 
 def _free_name(tx: Transaction, workspace_id: int, name: str) -> str:

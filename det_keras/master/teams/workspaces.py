@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from det_keras import storage
@@ -13,7 +13,8 @@ from det_keras.config import load_experiment_config
 from det_keras.errors import ConfigError
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.accounts.users import find_user
-from det_keras.master.database.models import PinRow, WorkspaceRow
+from det_keras.master.database.change_feed import Subject
+from det_keras.master.database.models import ExperimentRow, PinRow, ProjectRow, WorkspaceRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import (
     AlreadyExistsError,
@@ -86,6 +87,7 @@ def change(tx: Transaction, caller: Caller, workspace_id: int, changes: Mapping[
     name = changes.get("name")
     if name is not None and name != row.name:
         row.name = _free_name(tx, name)
+        show_anew(tx, ProjectRow.workspace_id == workspace_id)
     if changes.get("checkpoint_storage") is not None:
         row.checkpoint_storage = _checked_storage(changes["checkpoint_storage"])
     return row
@@ -119,7 +121,9 @@ def unpin(tx: Transaction, caller: Caller, workspace_id: int) -> None:
     """
     find_workspace(tx, workspace_id)
     of_caller = (PinRow.user_id == caller.user_id) & (PinRow.workspace_id == workspace_id)
-    tx.execute(delete(PinRow).where(of_caller))
+    row = tx.scalar(select(PinRow).where(of_caller))
+    if row is not None:
+        tx.delete(row)
 
 
 def deletable(tx: Transaction, caller: Caller, workspace_id: int) -> WorkspaceRow:
@@ -147,6 +151,17 @@ def refuse_others(session: Session, caller: Caller, owner_ids: set[int], what: s
         raise PermissionDeniedError(f"A task may not {what}.")
     if caller.user_id not in owner_ids and not find_user(session, caller.user_id).admin:
         raise PermissionDeniedError(f"Only the owner and administrators may {what}.")
+
+
+def show_anew(tx: Transaction, condition: ColumnElement[bool]) -> None:
+    """Have open pages and tables read experiments again, whose project or workspace is shown with them.
+
+    Args:
+        tx: the transaction that changes it.
+        condition: which projects.
+    """
+    query = select(ExperimentRow.id).join(ProjectRow, ProjectRow.id == ExperimentRow.project_id)
+    tx.subjects |= {Subject("experiment", number) for number in tx.scalars(query.where(condition))}
 
 
 def checked_name(name: str) -> str:

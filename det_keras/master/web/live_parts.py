@@ -33,7 +33,9 @@ MOST_PARTS = 60
 _LONGEST_ADDRESS = 20_000
 _LONGEST_MARK = 64
 # What pages show; all of it only reads.
-_ALLOWED = re.compile(r"/(experiments|trials|jobs|cluster|compare|figures|tables|api/v1/trials)(?![\w.-])")
+_ALLOWED = re.compile(
+    r"/(experiments|trials|projects|jobs|cluster|compare|figures|tables|api/v1/trials)(?![\w.-])"
+)
 _MOST_BYTES = 32 << 20
 _OK = 200
 _MARK = "x-mark"

@@ -31,6 +31,7 @@ from det_keras.master.web import (
     wall,
 )
 from det_keras.master.web.rendering import page, static_files
+from det_keras.master.web.teams import workspaces
 
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _OF_THE_ORIGINAL = re.compile(r"experiments/(\d+)(?:/trials/(\d+))?(?:/\w*)?$", re.ASCII)
@@ -49,7 +50,20 @@ async def _note_position(request: Request, master: MasterDep) -> None:
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
-_PAGES = (fork, experiments, search, trials, compare, cluster, tables, wall, report, log, live_parts)
+_PAGES = (
+    fork,
+    experiments,
+    search,
+    trials,
+    workspaces,
+    compare,
+    cluster,
+    tables,
+    wall,
+    report,
+    log,
+    live_parts,
+)
 for pages in _PAGES:
     router.include_router(pages.router)
 

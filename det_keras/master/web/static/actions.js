@@ -18,17 +18,16 @@ export function arm() {
     await change(button, address, done, { body, method }, go);
   });
   document.addEventListener("click", async (event) => {
-    const button = event.target.closest("[data-extend]");
+    // Sends what the user enters as one field: a text, or a whole number of `unit`.
+    const button = event.target.closest("[data-ask]");
     if (button === null) return;
-    const length = await ask("Train this trial longer?", "", "Extend", {
-      input: `Length in all, in ${button.dataset.unit}`,
-    });
-    if (!length) return;
-    if (!/^\d+$/.test(length)) return say(`The length must be a whole number of ${button.dataset.unit}.`);
-    await change(button, button.dataset.extend, "Extend: done.", {
-      method: "POST",
-      body: JSON.stringify({ length: Number(length) }),
-    });
+    const { ask: address, field, question, input, unit } = button.dataset;
+    const word = button.textContent.trim();
+    const given = await ask(question, "", word, { input });
+    if (!given) return;
+    if (unit && !/^\d+$/.test(given)) return say(`The ${field} must be a whole number of ${unit}.`);
+    const body = JSON.stringify({ [field]: unit ? Number(given) : given });
+    await change(button, address, `${word}: done.`, { method: "POST", body });
   });
   // No submit button: Enter in the field of the dialog would press the first of them.
   document.getElementById("ask-no").addEventListener("click", () => document.getElementById("ask").close("no"));

@@ -3,6 +3,7 @@
 import { ask, say, send } from "./actions.js";
 import { isOver } from "./cells.js";
 import { refreshSoon } from "./live.js";
+import { request } from "./requests.js";
 
 const APPLIES = {
   pause: (state) => !isOver(state) && state !== "paused" && !state.startsWith("stopping"),
@@ -12,6 +13,7 @@ const APPLIES = {
   archive: isOver,
   delete: isOver,
   label: () => true,
+  move: () => true,
   unarchive: () => true,
 };
 
@@ -33,16 +35,23 @@ export async function act(button, kind, states) {
   const { bulk, word, question, loss, method = "POST" } = button.dataset;
   const ids = idsFor(bulk, states);
   const things = `${ids.length} ${kind}${ids.length === 1 ? "" : "s"}`;
-  let label = null;
+  /** @type {{ path: string, method: string, body?: string }} */
+  let call = { path: bulk === "delete" ? "" : `/${bulk}`, method };
   if (bulk === "label") {
-    label = await ask(`Label ${things}`, "", "Add", { input: "Label" });
+    const label = await ask(`Label ${things}`, "", "Add", { input: "Label" });
     if (!label) return;
+    call = { path: `/labels/${encodeURIComponent(label)}`, method: "PUT" };
+  } else if (bulk === "move") {
+    const place = await ask(`Move ${things}`, "", "Move", { input: "Workspace/project" });
+    if (!place) return;
+    const destinationProjectId = await projectId(place);
+    if (destinationProjectId === undefined) return say(`There is no project ${place}: see the page of projects.`);
+    call = { path: "/move", method, body: JSON.stringify({ destinationProjectId }) };
   } else if (question && !(await ask(question.replace("#", things), loss, word))) return;
-  const path = { delete: "", label: `/labels/${encodeURIComponent(label)}` }[bulk] ?? `/${bulk}`;
   const failures = [];
   for (const id of ids) {
     try {
-      await send(`/api/v1/${kind}s/${id}${path}`, { method: bulk === "label" ? "PUT" : method });
+      await send(`/api/v1/${kind}s/${id}${call.path}`, call);
     } catch (error) {
       failures.push(`${id}: ${error.message}`);
     }
@@ -50,4 +59,10 @@ export async function act(button, kind, states) {
   const done = ids.length - failures.length;
   say(failures.length ? `${word}: ${done} of ${ids.length} done. ${failures.slice(0, 3).join(" ")}` : `${word}: done.`);
   refreshSoon();
+}
+
+// Returns the number of the project `workspace/project`; undefined if there is none.
+async function projectId(place) {
+  const { projects } = await (await request("/api/v1/workspaces/0/projects", {}, "Nothing was moved.")).json();
+  return projects.find((project) => `${project.workspaceName}/${project.name}` === place)?.id;
 }

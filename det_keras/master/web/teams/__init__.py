@@ -1,0 +1,1 @@
+"""Pages of what the users of a master share."""
