@@ -415,7 +415,7 @@ def test_time_axis_begins_with_the_first_run_not_in_the_queue(world):
 def test_runs_are_on_a_time_line(world, search):
     _, trials = search
     text = page(world, f"/trials/{trials[0]['id']}").text
-    assert re.search(r'<span class="running" style="margin-left: 0\.00%; width: 100\.00%">', text)
+    assert re.search(r'<span class="running"\sstyle="margin-left: 0\.00%; width: 100\.00%">', text)
 
 
 def test_odd_cookies_of_other_programs_hide_no_login(world):
