@@ -16,7 +16,7 @@ import pytest
 
 from det_keras import storage
 from master.fakes import SINGLE
-from master.test_web_pages import page, report
+from master.test_web_pages import flat, page, report
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def checkpoint(world, tmp_path):
 
 def test_checkpoint_page_shows_files_place_and_metrics(world, checkpoint):
     name, trial, directory = checkpoint
-    text = page(world, f"/checkpoints/{name}").text
+    text = flat(page(world, f"/checkpoints/{name}").text)
     for path in directory.iterdir():
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         assert (

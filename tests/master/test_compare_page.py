@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from master.fakes import SINGLE, file_entry
-from master.test_web_pages import page
+from master.test_web_pages import flat, page
 
 OTHER = SINGLE + "max_restarts: 1\nenvironment: {environment_variables: ['API_TOKEN=hunter2']}\n"
 
@@ -32,7 +32,9 @@ def test_two_experiments_are_compared_by_config_and_code(world, two):
     first, second, trials = two
     for query in (f"experiment={first}&experiment={second}", "&".join(f"trial={trial}" for trial in trials)):
         text = page(world, f"/compare?{query}").text
-        assert '<td class="removed">- max_restarts: 5</td><td class="added">+ max_restarts: 1</td>' in text
+        assert '<td class="removed">- max_restarts: 5</td><td class="added">+ max_restarts: 1</td>' in flat(
+            text
+        )
         assert '<span class="removed">-&lt;b&gt;</span>\n<span class="added">+&lt;i&gt;</span>' in text
         assert "data.bin" in text
         assert "Not text." in text
@@ -46,7 +48,7 @@ def test_packages_that_differ_are_a_table(world, two):
     for trial, version in zip(trials, ("1.26", "2.0"), strict=True):
         record = {"packages": [f"numpy=={version}", "keras==3.12"]}
         world.client.post(f"/api/v1/trials/{trial}/provenance", {"provenance": record})
-    text = page(world, f"/compare?experiment={first}&experiment={second}").text
+    text = flat(page(world, f"/compare?experiment={first}&experiment={second}").text)
     assert '<th scope="row">numpy</th><td>1.26</td><td>2.0</td>' in text
     assert '<th scope="row">keras</th>' not in text
 

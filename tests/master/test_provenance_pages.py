@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from master.fakes import SINGLE
-from master.test_web_pages import EVIL, page
+from master.test_web_pages import EVIL, flat, page
 
 RECORD = {
     "command": "det experiment create c.yaml .", "host": "a-host", "python": "3.11.7", "gpus": ["A100", "A100"],
@@ -16,7 +16,7 @@ RECORD = {
 
 
 def test_code_page_shows_where_the_experiment_comes_from(world):
-    text = page(world, f"/experiments/{world.client.create(SINGLE, provenance=RECORD)}/code").text
+    text = flat(page(world, f"/experiments/{world.client.create(SINGLE, provenance=RECORD)}/code").text)
     assert "<dt>Command</dt><dd>det experiment create c.yaml .</dd>" in text
     assert "<dt>GPUs</dt><dd>A100, A100</dd>" in text
     assert "<dt>Work tree</dt><dd>with changes</dd>" in text
