@@ -283,6 +283,31 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Print the variables that another client needs for this master, as shell commands.",
         'eval "$(det deploy local credentials)"',
     ),
+    "det token": HelpText.of(
+        "Logins for programs, such as CI: each acts as its user until it ends or is revoked.",
+        "det token create --description nightly",
+        "det token list",
+    ),
+    "det token create": HelpText.of(
+        "Create an access token and print it. It is shown once: the master stores only its hash.\n"
+        "Administrators create them for other users, too.",
+        "det token create --expiration-days 90 --description nightly",
+        "det token create robot --forever",
+    ),
+    "det token list": HelpText.of(
+        "List your access tokens, as an administrator those of all users. The tokens themselves are not shown.",
+        "det token list",
+        "det token list robot --show-inactive",
+    ),
+    "det token describe": HelpText.of("Show access tokens in any state.", "det token describe 3 4"),
+    "det token edit": HelpText.of(
+        "Change the description of an access token.", "det token edit 3 --description weekly"
+    ),
+    "det token revoke": HelpText.of("End an access token at once and for good.", "det token revoke 3"),
+    "det token login": HelpText.of(
+        "Use an access token for later commands on this machine. Other programs take it from DET_USER_TOKEN.",
+        "det token login 5Yv0...",
+    ),
     "det workspace": HelpText.of(
         "Collections of projects, for teams that share a master.",
         "det workspace create vision",

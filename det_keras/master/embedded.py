@@ -15,6 +15,7 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.launch.fork_server import NOTHING_CHANGED, Inheritance
 from det_keras.master import process
+from det_keras.master.accounts.access_tokens import AccessTokens
 from det_keras.master.accounts.attempts import LoginAttempts
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.links import SharedLinks
@@ -115,6 +116,7 @@ class EmbeddedMaster:
         self.trial_rows = TrialRows(store)
         self.experiment_rows = ExperimentRows(store)
         self.users = Users(store, self.accounts, home)
+        self.access_tokens = AccessTokens(store, self.accounts)
         self.shared_links = SharedLinks(store, is_allowed=shared_links)
         self.bundles = ContextStore(home.root / "contexts")
         self.disk_usage = DiskUsage(store, home, self.bundles.root)

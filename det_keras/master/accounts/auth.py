@@ -20,7 +20,7 @@ from sqlalchemy import Select, delete, select, update
 
 from det_keras.files import write_file
 from det_keras.home import Home
-from det_keras.master.database.models import TokenRow, UserRow
+from det_keras.master.database.models import AccessTokenRow, TokenRow, UserRow
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
 from det_keras.protocol.values import hash_password, now
@@ -49,6 +49,7 @@ class Caller:
         is_task: whether it is a task's token.
         token_hash: the hash of the token.
         allocation_id: the allocation that the token was issued for; None for a login.
+        is_program: whether it is an access token: it is no login, and neither ends nor begins one.
     """
 
     user_id: int
@@ -56,6 +57,7 @@ class Caller:
     is_task: bool
     token_hash: str
     allocation_id: str | None = None
+    is_program: bool = False
 
 
 @dataclass
@@ -92,6 +94,9 @@ class Accounts:
                 select(TokenRow, UserRow).join(UserRow, UserRow.id == TokenRow.user_id)
             ):
                 self._remember(row, user)
+            valid = select(AccessTokenRow, UserRow).where(AccessTokenRow.is_revoked.is_(False))
+            for access, user in tx.execute(valid.join(UserRow, UserRow.id == AccessTokenRow.user_id)):
+                self._remember_access(access, user)
             self._ensure_cli_token(tx)
 
     def caller(self, token: str) -> Caller:
@@ -145,6 +150,10 @@ class Accounts:
         """
         if caller.is_task or caller.allocation_id is not None:
             raise PermissionDeniedError("A task cannot log in to the web pages.")
+        if caller.is_program:
+            raise PermissionDeniedError(
+                "An access token cannot log a browser in: the login would outlive it."
+            )
         code = secrets.token_urlsafe(16)
         with self._lock:
             self._web_codes = {key: value for key, value in self._web_codes.items() if value[1] > now()}
@@ -170,10 +179,12 @@ class Accounts:
         """Delete the caller's session token.
 
         Raises:
-            InvalidArgumentError: the token belongs to a task.
+            InvalidArgumentError: the token belongs to a task or a program.
         """
         if caller.is_task or caller.allocation_id is not None:
             raise InvalidArgumentError("A task cannot log out.")
+        if caller.is_program:
+            raise InvalidArgumentError("An access token is no login. `det token revoke ID` ends it.")
         with self._store.writing() as tx:
             tx.execute(delete(TokenRow).where(TokenRow.hash == caller.token_hash))
             tx.in_order(lambda: self._drop([caller.token_hash]))
@@ -223,6 +234,23 @@ class Accounts:
         tx.add(row)
         tx.in_order(lambda: self._remember(row, user))
         return token
+
+    def issue_access(
+        self, tx: Transaction, user: UserRow, expires_at: datetime | None
+    ) -> tuple[str, AccessTokenRow]:
+        """Return a new access token and its row; it is valid once `tx` is committed."""
+        token = secrets.token_urlsafe(32)
+        row = AccessTokenRow(hash=_digest(token), user_id=user.id, expires_at=expires_at, made_at=now())
+        tx.add(row)
+        tx.in_order(lambda: self._remember_access(row, user))
+        return token, row
+
+    def revoke_access(self, tx: Transaction, rows: Sequence[AccessTokenRow]) -> None:
+        """Revoke access tokens: they are invalid once `tx` is committed."""
+        for row in rows:
+            row.is_revoked = True
+        digests = [row.hash for row in rows]
+        tx.in_order(lambda: self._drop(digests))
 
     def end_allocation(self, tx: Transaction, allocation_id: str) -> None:
         """Let the tokens of an allocation expire, after a short delay for reports that are on their way."""
@@ -289,6 +317,11 @@ class Accounts:
 
     def _remember(self, row: TokenRow, user: UserRow) -> None:
         caller = Caller(user.id, user.username, row.is_task, row.hash, row.allocation_id)
+        with self._lock:
+            self._entries[row.hash] = _Entry(caller, row.expires_at, user.active)
+
+    def _remember_access(self, row: AccessTokenRow, user: UserRow) -> None:
+        caller = Caller(user.id, user.username, is_task=False, token_hash=row.hash, is_program=True)
         with self._lock:
             self._entries[row.hash] = _Entry(caller, row.expires_at, user.active)
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from det_keras.home import Home
 from det_keras.master.accounts.auth import DEFAULT_USER, Accounts, Caller, password_hash
-from det_keras.master.database.models import UserRow
+from det_keras.master.database.models import AccessTokenRow, UserRow
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import (
     AlreadyExistsError,
@@ -85,8 +85,8 @@ class Users:
     def change(self, caller: Caller, user_id: int, changes: UserChanges) -> None:
         """Change a user. Administrators may change any user, others their own display name and password.
 
-        A new password ends the other logins of the user. Those of a user who is deactivated are refused, and end for
-        good when the user is activated again.
+        A new password ends the other logins of the user. Those of a user who is deactivated are refused, as are access
+        tokens, and end for good when the user is activated again.
 
         Args:
             caller: the user that makes the change; a task may not.
@@ -100,6 +100,8 @@ class Users:
             AlreadyExistsError: the name is taken.
         """
         _refuse_tasks(caller)
+        if caller.is_program and changes.password is not None:
+            raise PermissionDeniedError("An access token may not change passwords. Log in to do that.")
         # Before the transaction, as in `create`.
         hashed = None if changes.password is None else password_hash(_checked_password(changes))
         with self._store.writing() as tx:
@@ -118,6 +120,8 @@ class Users:
                 self._set_password(tx, caller, user, hashed)
             if is_activated:
                 self._accounts.forget_sessions(tx, user.id)
+                of_user = (AccessTokenRow.user_id == user.id) & AccessTokenRow.is_revoked.is_(False)
+                self._accounts.revoke_access(tx, tx.scalars(select(AccessTokenRow).where(of_user)).all())
             self._accounts.user_changed(tx, user)
 
     def _set_password(self, tx: Transaction, caller: Caller, user: UserRow, hashed: str) -> None:

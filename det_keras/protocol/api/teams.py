@@ -1,14 +1,16 @@
-"""Calls about what the users of a master share: workspaces and their projects."""
+"""Calls about what the users of a master share: workspaces and their projects; access tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from det_keras.protocol.api.transport import Transport
 
 _WORKSPACES = "/api/v1/workspaces"
 _PROJECTS = "/api/v1/projects"
+_TOKENS = "/api/v1/tokens"
 
 
 class Workspaces:
@@ -112,3 +114,41 @@ class Projects:
         """Move an experiment to a project."""
         body = {"experimentId": experiment_id, "destinationProjectId": project_id}
         self._transport.post(f"/api/v1/experiments/{experiment_id}/move", body)
+
+
+class Tokens:
+    """Calls about access tokens.
+
+    Args:
+        transport: sends the calls.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def user_id(self, username: str) -> int:
+        """Return the number of a user."""
+        path = f"/api/v1/users/{quote(username, safe='')}/by-username"
+        return int(self._transport.get(path)["user"]["id"])
+
+    def create(self, user_id: int | None, lifespan: str, description: str) -> dict[str, Any]:
+        """Create a token; return it with its number.
+
+        Args:
+            user_id: as whom it acts; None for the caller.
+            lifespan: such as ``72h``; ``-1`` for no end; empty for the master's default.
+            description: what it is for.
+        """
+        number = self._transport.get("/api/v1/me")["user"]["id"] if user_id is None else user_id
+        body = {"userId": number, "lifespan": lifespan or None, "description": description or None}
+        made: dict[str, Any] = self._transport.post(_TOKENS, body, repeatable=False)
+        return made
+
+    def all(self, **params: Any) -> list[dict[str, Any]]:
+        """Return the tokens that `params` of the call choose, without the tokens themselves."""
+        found: list[dict[str, Any]] = self._transport.get(_TOKENS, params=params)["tokenInfo"]
+        return found
+
+    def change(self, token_id: int, **changes: Any) -> None:
+        """Describe a token anew (`description`), or revoke it (`setRevoked`)."""
+        self._transport.patch(f"{_TOKENS}/{token_id}", {"tokenId": token_id, **changes})

@@ -7,6 +7,7 @@ are not. Times are UTC. A migration accompanies every change (`migrations/`).
 from __future__ import annotations
 
 from det_keras.master.database.models.accounts import (
+    AccessTokenRow,
     SavedViewRow,
     SettingRow,
     SharedLinkRow,
@@ -32,6 +33,7 @@ from det_keras.master.database.models.tasks import AllocationRow, LogRow, TaskRo
 from det_keras.master.database.models.teams import PinRow, ProjectRow, WorkspaceRow
 
 __all__ = [
+    "AccessTokenRow",
     "AllocationRow",
     "Base",
     "CheckpointRow",

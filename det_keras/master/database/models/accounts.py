@@ -63,6 +63,23 @@ class TokenRow(Base):
     expires_at: Mapped[datetime | None]
 
 
+class AccessTokenRow(Base):
+    """A login for programs, by the hash of its token."""
+
+    __tablename__ = "access_tokens"
+    # Whoever revokes a token by its number must not meet a later one.
+    __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012 - SQLAlchemy's own way
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    hash: Mapped[str] = mapped_column(PlainText(64), unique=True)
+    description: Mapped[str] = mapped_column(PlainText(), default="")
+    made_at: Mapped[datetime]
+    # None: until it is revoked.
+    expires_at: Mapped[datetime | None]
+    is_revoked: Mapped[bool] = mapped_column(default=False)
+
+
 class SharedLinkRow(Base):
     """A link to the report of an experiment that needs no login, by the hash of its token."""
 
