@@ -105,7 +105,8 @@ def create(
     with master.store.writing() as tx:
         row = workspaces.create(tx, caller, request.name or "", request.checkpoint_storage_config)
         workspace_id = row.id
-    return reply({"workspace": _detail(master, workspace_id, caller.user_id)})
+    # The original client reads the bindings of Kubernetes, of which there are none.
+    return reply({"workspace": _detail(master, workspace_id, caller.user_id), "namespaceBindings": {}})
 
 
 @router.get("/{workspace_id}")
@@ -126,7 +127,7 @@ def change(
     changes = {"name": request.name, "checkpoint_storage": request.checkpoint_storage_config}
     with master.store.writing() as tx:
         workspaces.change(tx, caller, workspace_id, changes)
-    return reply({"workspace": _detail(master, workspace_id, caller.user_id)})
+    return reply({"workspace": _detail(master, workspace_id, caller.user_id), "namespaceBindings": {}})
 
 
 @router.delete("/{workspace_id}")

@@ -1,0 +1,102 @@
+"""The original client's commands about workspaces, projects and access tokens, and its SDK's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stock.conftest import write_experiment
+
+pytestmark = [pytest.mark.process, pytest.mark.stock]
+
+
+def test_workspaces_are_made_changed_and_deleted(stock, tmp_path):
+    stock.out("workspace", "create", "vision")
+    assert [row["Name"] for row in stock.table("workspace", "list")] == ["Uncategorized", "vision"]
+    stock.out("workspace", "edit", "vision", "--name", "images")
+    stock.out("workspace", "archive", "images")
+    assert json.loads(stock.out("workspace", "describe", "images", "--json"))["archived"]
+    stock.out("workspace", "unarchive", "images")
+    assert "default" in stock.out("workspace", "list-pools", "images")
+    storage = tmp_path / "storage.yaml"
+    storage.write_text("type: shared_fs\nhost_path: /tmp/yaml\n")
+    stock.out("workspace", "create", "stored", "--checkpoint-storage-config-file", str(storage))
+    described = json.loads(stock.out("workspace", "describe", "stored", "--json"))
+    assert described["checkpointStorageConfig"]["host_path"] == "/tmp/yaml"
+    for name in ("images", "stored"):
+        stock.out("workspace", "delete", name, "--yes")
+    assert [row["Name"] for row in stock.table("workspace", "list")] == ["Uncategorized"]
+    assert "already" in stock.refused("workspace", "create", "Uncategorized")
+
+
+def test_projects_hold_experiments(stock, paused_experiment):
+    stock.out("workspace", "create", "team")
+    stock.out("project", "create", "team", "digits", "--description", "Handwriting")
+    stock.out("project", "edit", "team", "digits", "--new_name", "letters")
+    stock.out("experiment", "move", str(paused_experiment), "team", "letters")
+    listed = stock.table("project", "list-experiments", "team", "letters")
+    assert [row["ID"] for row in listed] == [str(paused_experiment)]
+    described = json.loads(stock.out("project", "describe", "team", "letters", "--json"))
+    found = described[0] if isinstance(described, list) else described
+    assert (found["name"], found["description"], found["numExperiments"]) == ("letters", "Handwriting", 1)
+    stock.out("project", "archive", "team", "letters")
+    assert "archived" in stock.refused(
+        "experiment", "move", str(paused_experiment), "Uncategorized", "Uncategorized"
+    )
+    stock.out("project", "unarchive", "team", "letters")
+    stock.out("experiment", "move", str(paused_experiment), "Uncategorized", "Uncategorized")
+    stock.out("project", "delete", "team", "letters", "--yes")
+    assert stock.table("workspace", "list-projects", "team") == []
+    stock.out("workspace", "delete", "team", "--yes")
+
+
+def test_experiment_is_created_in_a_project(stock):
+    stock.out("workspace", "create", "new")
+    stock.out("project", "create", "new", "digits")
+    name = write_experiment(stock, "placed")
+    place = ("--config", "workspace=new", "--config", "project=digits")
+    created = stock.out("experiment", "create", name, ".", "--paused", *place)
+    number = created.split("Created experiment ")[1].split()[0]
+    assert [row["ID"] for row in stock.table("project", "list-experiments", "new", "digits")] == [number]
+    stock.out("experiment", "kill", number)
+    stock.out("experiment", "move", number, "Uncategorized", "Uncategorized")
+    stock.out("workspace", "delete", "new", "--yes")
+
+
+def test_access_tokens_are_made_shown_changed_and_revoked(stock):
+    made = json.loads(
+        stock.out("token", "create", "--description", "nightly", "--expiration-days", "2", "--json")
+    )
+    number = str(made["tokenId"])
+    (listed,) = stock.table("token", "list")
+    assert (listed["ID"], listed["Description"], listed["Revoked"]) == (number, "nightly", "False")
+    assert "Successfully updated" in stock.out("token", "edit", number, "--description", "weekly")
+    assert "weekly" in stock.out("token", "describe", number)
+    assert "Authenticated as determined" in stock.out("token", "login", made["token"])
+    stock.out("user", "login", "determined", typed=f"{stock.environment['DET_PASS']}\n")
+    assert "Successfully revoked" in stock.out("token", "revoke", number)
+    assert stock.table("token", "list") == []
+
+
+def test_sdk_has_workspaces_and_projects(stock):
+    result = stock.sdk("""
+        made = client.create_workspace("sdk")
+        project = made.create_project("digits", description="d")
+        project.set_name("letters")
+        project.add_note("a", "b")
+        project.reload()
+        project.archive()
+        project.unarchive()
+        result = {
+            "project": [project.name, project.description, [note["name"] for note in project.notes]],
+            "projects": [one.name for one in made.list_projects()],
+            "workspaces": [one.name for one in client.list_workspaces()],
+        }
+        made.delete_project("letters")
+        client.delete_workspace("sdk")
+        result["first"] = client.get_workspace("Uncategorized").id
+    """)
+    assert result["project"] == ["letters", "d", ["a"]]
+    assert (result["projects"], result["workspaces"]) == (["letters"], ["Uncategorized", "sdk"])
+    assert result["first"] == 1
