@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -33,6 +33,10 @@ from det_keras.config.yaml_text import dump_yaml, ensure_tree, load_yaml, to_pla
 from det_keras.errors import ConfigError, ConfigProblem
 
 ConfigT = TypeVar("ConfigT", bound=Section)
+#: Returns the config of a template, by its name.
+FindTemplate = Callable[[str], Mapping[str, Any]]
+
+_TEMPLATE = "template"
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ def load_experiment_config(
     overrides: Sequence[str] = (),
     alone: bool = False,
     layers: Sequence[Mapping[str, Any]] = (),
+    find_template: FindTemplate | None = None,
 ) -> LoadedConfig[ExperimentConfig]:
     """Return the experiment config that `raw` describes.
 
@@ -70,11 +75,14 @@ def load_experiment_config(
         overrides: changes such as `searcher.max_trials=4`, applied in order.
         alone: whether the script is not run by a master; the config then needs neither entrypoint nor searcher.
         layers: lower layers of the config, highest priority first, such as a template.
+        find_template: returns the template that `template` names, the layer below the config; None where there are
+            none.
 
     Raises:
         ConfigError: the config is invalid; the error has all problems.
     """
     given, original = _given(raw, overrides)
+    given, layers = _with_template(given, layers, find_template)
     folding = _merged([given, *layers], default_storage)
     _settle(folding, alone=alone)
     values, problems = ExperimentConfig.read(folding.config, Place())
@@ -127,19 +135,29 @@ def _settle(folding: Folding, *, alone: bool) -> None:
 
 
 def load_job_config(
-    raw: str | Mapping[str, Any], *, overrides: Sequence[str] = ()
+    raw: str | Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    layers: Sequence[Mapping[str, Any]] = (),
+    find_template: FindTemplate | None = None,
 ) -> LoadedConfig[JobConfig]:
     """Return the config of a generic job that `raw` describes.
 
     Args:
         raw: YAML text, or its content as a mapping. Fields of experiments are ignored, with a notice.
         overrides: changes such as `resources.slots=2`, applied in order.
+        layers: lower layers of the config, as for an experiment.
+        find_template: as for an experiment.
 
     Raises:
         ConfigError: the config is invalid; the error has all problems.
     """
     given, original = _given(raw, overrides)
+    given, layers = _with_template(given, layers, find_template)
     folding = fold_job(given)
+    for lower in map(fold_job, layers):
+        folding.config = merge_layers(folding.config, lower.config)
+        folding.problems += lower.problems
     known, experiment_only = set(JobConfig.names()), set(ExperimentConfig.names())
     for name in [name for name in folding.config if name in experiment_only - known]:
         if folding.config.pop(name) is not None:
@@ -150,6 +168,21 @@ def load_job_config(
     config = JobConfig(**values)
     notices = _once([*folding.notices, *job_notices(config)])
     return LoadedConfig(config, notices, original, generic_task(config.to_dict(), folding.config))
+
+
+def _with_template(
+    given: dict[str, Any], layers: Sequence[Mapping[str, Any]], find_template: FindTemplate | None
+) -> tuple[dict[str, Any], Sequence[Mapping[str, Any]]]:
+    """Return a config without the name of its template, and its lower layers with the template."""
+    name = given.get(_TEMPLATE)
+    rest = {key: value for key, value in given.items() if key != _TEMPLATE}
+    if name is None:
+        return rest, layers
+    if not isinstance(name, str) or not name:
+        raise ConfigError([ConfigProblem(_TEMPLATE, f"must be the name of a template, received {name!r}.")])
+    if find_template is None:
+        raise ConfigError([ConfigProblem(_TEMPLATE, "cannot be used here: a master has templates.")])
+    return rest, (find_template(name), *layers)
 
 
 def _given(raw: str | Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], str]:

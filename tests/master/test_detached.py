@@ -172,7 +172,7 @@ def test_run_is_shown_with_its_names_hyperparameters_log_and_end(detached, tmp_p
     experiment, trial = detached.experiment, detached.trial
     assert (experiment["state"], experiment["unmanaged"]) == ("STATE_ERROR", True)
     assert experiment["labels"] == ["outside"]
-    assert (experiment["config"]["workspace"], experiment["config"]["project"]) == ("team", "digits")
+    assert (experiment["workspaceName"], experiment["projectName"]) == ("team", "digits")
     assert trial["hparams"] == {"units": 4}
     assert trial["totalBatchesProcessed"] == 48
     log = [line["log"] for line in detached.master.client.log(trial["id"])]
@@ -275,7 +275,7 @@ def test_run_that_is_open_is_not_opened_twice(attempt):
 
 @pytest.mark.process
 def test_project_that_the_master_does_not_know_is_named(attempt):
-    """A Determined master refuses it; ours has no projects and shows what the config says."""
+    """A Determined master refuses it; ours creates it."""
     answer = httpx.Response(404, json={"error": {"code": 5, "error": "workspace 'w' not found"}})
     refusing = Session("http://m", "token", transport=httpx.MockTransport(lambda _: answer))
     with pytest.raises(DetError, match=r"workspace 'w' not found\. Is there a project 'w/p'"):

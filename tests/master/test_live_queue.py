@@ -20,6 +20,7 @@ from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.live_queue import LiveQueue
 from det_keras.master.tasks.scheduling import PriorityPolicy
+from det_keras.master.teams.projects import ensure_first
 from det_keras.protocol import states
 from master.fakes import FakePool
 from master.plain_queue import lent_slots, running_tasks, waiting_tasks
@@ -42,6 +43,8 @@ class Office:
     def __init__(self, home, seed: int) -> None:
         self.random = random.Random(seed)
         self.store = open_store(home, Notifier(), {})
+        with self.store.writing() as tx:
+            ensure_first(tx, 1)
         self.pool = FakePool(2, 2, 4)
         bundles = ContextStore(home.root / "contexts")
         self.experiments = Experiments(

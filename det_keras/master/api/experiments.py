@@ -152,8 +152,6 @@ def create(
     request: Annotated[CreateBody, body(CreateBody, most_bytes=MOST_FILE_BYTES)],
 ) -> Response:
     """Create an experiment, or only validate it."""
-    if request.template:
-        raise InvalidArgumentError(f"There is no template {request.template!r}.")
     if request.validate_only:
         return _validated(master, caller.user_id, request)
     if request.unmanaged:
@@ -165,6 +163,7 @@ def create(
         request.parent_id,
         request.provenance,
         request.project_id,
+        request.template,
     )
     experiment_id, notices = master.experiments.create(caller.user_id, draft)
     return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
@@ -411,7 +410,9 @@ def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
 
 
 def _validated(master: EmbeddedMaster, owner_id: int, request: CreateBody) -> Response:
-    loaded, place = master.experiments.load_placed(request.config, request.project_id, request.parent_id)
+    loaded, place = master.experiments.load_placed(
+        request.config, request.project_id, request.parent_id, request.template
+    )
     with master.store.reading() as session:
         owner = session.get(UserRow, owner_id)
         assert owner is not None

@@ -31,6 +31,7 @@ class CreateBody(Message):
     config: dict[str, Any]
     files: FileEntries
     workspace_id: int | None = None
+    template_name: str | None = None
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -47,6 +48,7 @@ def create(
         request.files,
         provenance=request.provenance,
         workspace_id=request.workspace_id,
+        template=request.template_name,
     )
     return reply({**_detail(master, task_id), "warnings": [], "notices": list(notices)})
 

@@ -48,6 +48,7 @@ class CreateBody(Message):
     trial_ids: list[int] = Field(default_factory=list)
     files: FileEntries
     workspace_id: int | None = None
+    template_name: str | None = None
 
 
 @router.post(_PATH)
@@ -69,7 +70,12 @@ def create(
         for number in request.trial_ids:
             find_trial(session, number)
     task_id, notices = master.jobs.create(
-        caller.user_id, _config(request), request.files, jobs.TENSORBOARD, workspace_id=request.workspace_id
+        caller.user_id,
+        _config(request),
+        request.files,
+        jobs.TENSORBOARD,
+        workspace_id=request.workspace_id,
+        template=request.template_name,
     )
     return reply({**_detail(master, task_id), "warnings": [], "notices": list(notices)})
 

@@ -29,8 +29,9 @@ from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.reports.provenance import check_record, store_record, subject_of
 from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
-from det_keras.master.teams.placing import Place, place_of, refuse_closed
+from det_keras.master.teams.placing import Place, place_of, place_of_unmanaged, refuse_closed
 from det_keras.master.teams.projects import find_project
+from det_keras.master.teams.templates import find_template
 from det_keras.protocol import states
 from det_keras.protocol.values import now
 
@@ -50,6 +51,7 @@ class Draft:
         parent_id: the experiment whose code is used if `files` is empty.
         provenance: where the request comes from; empty if it is unknown.
         project_id: the project in which it is put; None for that of the config, of the parent, or the first one.
+        template: name of a template below the config; None for that of the config, or none.
     """
 
     config: str
@@ -58,6 +60,7 @@ class Draft:
     parent_id: int | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     project_id: int | None = None
+    template: str | None = None
 
 
 class Experiments:
@@ -79,7 +82,11 @@ class Experiments:
         self._pool = pool
 
     def load_placed(
-        self, raw: str | Mapping[str, Any], project_id: int | None = None, parent_id: int | None = None
+        self,
+        raw: str | Mapping[str, Any],
+        project_id: int | None = None,
+        parent_id: int | None = None,
+        template: str | None = None,
     ) -> tuple[LoadedConfig[ExperimentConfig], Place]:
         """Validate the config of a new experiment; return it with the place where the experiment is put.
 
@@ -87,33 +94,36 @@ class Experiments:
             raw: YAML text, or its content.
             project_id: the project that the request names; None if it names none.
             parent_id: the experiment from which it is forked; None if it is not.
+            template: name of the template that the request names; None if it names none.
 
         Raises:
-            ApiError: the config is invalid, or the workspace or project takes no experiments.
+            ApiError: the config is invalid, the template does not exist, or the workspace or project takes no
+                experiments.
         """
-        loaded = self._parse(raw)
+        layers = (self._template(template),) if template else ()
+        loaded = self._parse(raw, layers)
         with self._store.reading() as session:
             parent = None if parent_id is None else find_experiment(session, parent_id)
             place = place_of(session, loaded.config, project_id, parent)
-        return self.load(raw, default_storage=place.checkpoint_storage), place
+        return self.load(raw, layers, place.checkpoint_storage), place
 
     def load(
         self,
         raw: str | Mapping[str, Any],
-        below: Mapping[str, Any] | None = None,
+        layers: Sequence[Mapping[str, Any]] = (),
         default_storage: Mapping[str, Any] | None = None,
     ) -> LoadedConfig[ExperimentConfig]:
         """Validate a config for this master.
 
         Args:
             raw: YAML text, or its content.
-            below: values of fields that `raw` does not set, before the defaults; None for none.
+            layers: values of fields that `raw` does not set, before the defaults, highest priority first.
             default_storage: the `checkpoint_storage` of a config that has none; None for the master's default.
 
         Raises:
             InvalidArgumentError: the config is invalid; the message names all problems.
         """
-        loaded = self._parse(raw, () if below is None else (below,), default_storage=default_storage)
+        loaded = self._parse(raw, layers, default_storage=default_storage)
         refuse_large_config(loaded.config.to_dict())
         self._pool.refuse_oversize("resources.slots_per_trial", loaded.config.resources.slots_per_trial)
         refuse_impossible_environment(loaded.config.environment, self._pool)
@@ -142,6 +152,10 @@ class Experiments:
         if obstacle is not None:
             raise InvalidArgumentError(f"`checkpoint_storage` cannot be used: {obstacle}.")
 
+    def _template(self, name: str) -> Mapping[str, Any]:
+        with self._store.reading() as session:
+            return find_template(session, name).config
+
     def _parse(
         self,
         raw: str | Mapping[str, Any],
@@ -154,7 +168,11 @@ class Experiments:
             _refuse_long(raw)
         try:
             loaded = load_experiment_config(
-                raw, default_storage=default_storage or self._default_storage, alone=alone, layers=layers
+                raw,
+                default_storage=default_storage or self._default_storage,
+                alone=alone,
+                layers=layers,
+                find_template=self._template,
             )
             search.from_config(loaded.config)
             storage.from_config(loaded.config.checkpoint_storage.to_dict())
@@ -170,7 +188,7 @@ class Experiments:
             NotFoundError: the parent, the workspace or the project does not exist.
             FailedPreconditionError: the project takes no experiments.
         """
-        loaded, place = self.load_placed(draft.config, draft.project_id, draft.parent_id)
+        loaded, place = self.load_placed(draft.config, draft.project_id, draft.parent_id, draft.template)
         config = loaded.config
         check_record(draft.provenance)
         files = without_copied_secrets(draft.files, secret_values(load_yaml(loaded.original)))
@@ -251,7 +269,7 @@ class Experiments:
         experiment = _row(
             owner_id,
             loaded,
-            project_id=place_of(tx, loaded.config, project_id).project_id,
+            project_id=place_of_unmanaged(tx, owner_id, loaded.config, project_id),
             state=states.ACTIVE,
             is_unmanaged=True,
             external_id=external_id,
@@ -291,7 +309,7 @@ class Experiments:
         # Checked first: the rest would be validated by the rules of the other method.
         if method not in (None, "single"):
             raise InvalidArgumentError(f"`searcher.name` must stay `single`, received {method!r}.")
-        loaded = self.load(changes, below=experiment.config)
+        loaded = self.load(changes, layers=(experiment.config,))
         config = loaded.config
         before = experiment.config["searcher"]
         for name in ("source_trial_id", "source_checkpoint_uuid"):

@@ -25,6 +25,7 @@ from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
 from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
 from det_keras.master.teams.placing import open_workspace
+from det_keras.master.teams.templates import find_template
 from det_keras.protocol.values import now
 
 #: The types of tasks in the REST API; all but trials are generic jobs.
@@ -56,6 +57,7 @@ class Jobs:
         *,
         provenance: Mapping[str, Any] | None = None,
         workspace_id: int | None = None,
+        template: str | None = None,
     ) -> tuple[str, tuple[str, ...]]:
         """Queue a job.
 
@@ -66,6 +68,7 @@ class Jobs:
             kind: ``COMMAND`` or ``TENSORBOARD``.
             provenance: where the request comes from; None if it is unknown.
             workspace_id: number of its workspace; None for the first one.
+            template: name of a template below the config; None for that of the config, or none.
 
         Returns:
             The id of the job's task, and notices for the user.
@@ -75,7 +78,8 @@ class Jobs:
             NotFoundError: the workspace does not exist, or is archived.
         """
         try:
-            loaded = load_job_config(config)
+            layers = (self._template(template),) if template else ()
+            loaded = load_job_config(config, layers=layers, find_template=self._template)
         except ConfigError as error:
             raise InvalidArgumentError(str(error)) from None
         refuse_large_config(loaded.config.to_dict())
@@ -108,6 +112,10 @@ class Jobs:
             store_record(tx, subject_of("task", task_id), provenance or {})
             tx.notify(WORK)
         return task_id, loaded.notices
+
+    def _template(self, name: str) -> Mapping[str, Any]:
+        with self._store.reading() as session:
+            return find_template(session, name).config
 
     def kill(self, task_id: str, kind: str = COMMAND) -> None:
         """Kill a job; no effect if it has ended.

@@ -10,11 +10,12 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from det_keras.config import ExperimentConfig
-from det_keras.master.database.models import ExperimentRow, PinRow, ProjectRow, WorkspaceRow
+from det_keras.master.database.models import ExperimentRow, PinRow, ProjectRow, TemplateRow, WorkspaceRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.teams.projects import create as create_project
 from det_keras.master.teams.projects import find_project, is_closed
-from det_keras.master.teams.workspaces import FIRST, find_workspace
+from det_keras.master.teams.workspaces import FIRST, checked_name, find_workspace
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,35 @@ def place_of(
             project = find_project(session, FIRST)
     refuse_closed(session, project)
     return Place(project.id, find_workspace(session, project.workspace_id).checkpoint_storage)
+
+
+def place_of_unmanaged(
+    tx: Transaction, owner_id: int, config: ExperimentConfig, project_id: int | None
+) -> int:
+    """Return the number of the project of a new unmanaged experiment.
+
+    Scripts that run elsewhere need nothing set up: a workspace and a project that do not exist are created.
+
+    Args:
+        tx: the transaction.
+        owner_id: number of the user, who owns what is created.
+        config: may name a workspace and a project.
+        project_id: number of the project that the request names; None or 0 if it names none.
+
+    Raises:
+        ApiError: as for `place_of`, or the names are invalid.
+    """
+    name = config.workspace
+    if name and not project_id:
+        workspace = tx.scalar(select(WorkspaceRow).where(WorkspaceRow.name == name))
+        if workspace is None:
+            workspace = WorkspaceRow(name=checked_name(name), owner_id=owner_id)
+            tx.add(workspace)
+            tx.flush()
+        in_workspace = (ProjectRow.workspace_id == workspace.id) & (ProjectRow.name == config.project)
+        if tx.scalar(select(ProjectRow.id).where(in_workspace)) is None:
+            create_project(tx, owner_id, workspace.id, config.project)
+    return place_of(tx, config, project_id).project_id
 
 
 def refuse_closed(session: Session, project: ProjectRow) -> None:
@@ -128,7 +158,8 @@ def forget_workspace_if_deleted(tx: Transaction, workspace_id: int) -> None:
         return
     if tx.scalar(select(func.count()).where(ProjectRow.workspace_id == workspace_id)):
         return
-    tx.execute(delete(PinRow).where(PinRow.workspace_id == workspace_id))
+    for of_workspace in (PinRow, TemplateRow):
+        tx.execute(delete(of_workspace).where(of_workspace.workspace_id == workspace_id))
     tx.delete(workspace)
 
 

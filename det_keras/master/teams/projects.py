@@ -75,13 +75,13 @@ def is_closed(session: Session, project: ProjectRow) -> bool:
 
 
 def create(
-    tx: Transaction, caller: Caller, workspace_id: int, name: str, *, description: str = "", key: str = ""
+    tx: Transaction, owner_id: int, workspace_id: int, name: str, *, description: str = "", key: str = ""
 ) -> ProjectRow:
     """Create a project.
 
     Args:
         tx: the transaction.
-        caller: its owner.
+        owner_id: number of its owner.
         workspace_id: number of its workspace, which is not the first one.
         name: of at most 80 characters, unique in the workspace.
         description: of any length.
@@ -96,7 +96,7 @@ def create(
         name=_free_name(tx, workspace_id, name),
         key=_given_key(tx, key) if key else _free_key(tx, name),
         description=description,
-        owner_id=caller.user_id,
+        owner_id=owner_id,
     )
     tx.add(row)
     tx.flush()

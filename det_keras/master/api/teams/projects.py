@@ -100,7 +100,7 @@ def create(
     with master.store.writing() as tx:
         row = projects.create(
             tx,
-            caller,
+            caller.user_id,
             workspace_id,
             request.name or "",
             description=request.description or "",

@@ -30,7 +30,7 @@ from det_keras.master.database.models.reports import (
     StorageRow,
 )
 from det_keras.master.database.models.tasks import AllocationRow, LogRow, TaskRow
-from det_keras.master.database.models.teams import PinRow, ProjectRow, WorkspaceRow
+from det_keras.master.database.models.teams import PinRow, ProjectRow, TemplateRow, WorkspaceRow
 
 __all__ = [
     "AccessTokenRow",
@@ -53,6 +53,7 @@ __all__ = [
     "SharedLinkRow",
     "StorageRow",
     "TaskRow",
+    "TemplateRow",
     "TokenRow",
     "TrialRow",
     "UserRow",

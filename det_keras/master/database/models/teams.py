@@ -56,3 +56,15 @@ class PinRow(Base):
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True)
     workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id"), primary_key=True)
     pinned_at: Mapped[datetime]
+
+
+class TemplateRow(Base):
+    """A part of configs, under a name."""
+
+    __tablename__ = "templates"
+
+    name: Mapped[str] = mapped_column(PlainText(), primary_key=True)
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id"))
+    # With its secrets, as configs get it. Views mask them.
+    config: Mapped[dict[str, Any]]
