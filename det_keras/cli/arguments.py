@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +48,19 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="change the config, such as searcher.max_trials=4; may be repeated",
     )
+
+
+def add_template(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the template of a config."""
+    parser.add_argument(
+        "--template", metavar="NAME", help="complete the config by this template of the master"
+    )
+
+
+def with_template(overrides: Sequence[str], template: str | None) -> list[str]:
+    """Return changes of a config that also name its template."""
+    # As a text, also if it looks like a number.
+    return [*overrides, *([] if template is None else [f"template={json.dumps(template)}"])]
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

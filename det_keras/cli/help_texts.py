@@ -283,6 +283,25 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Print the variables that another client needs for this master, as shell commands.",
         'eval "$(det deploy local credentials)"',
     ),
+    "det template": HelpText.of(
+        "Parts of configs under a name: what a config does not say is taken from its template.",
+        "det template create gpu gpu.yaml",
+        "det template list",
+    ),
+    "det template list": HelpText.of("List the templates.", "det template list"),
+    "det template create": HelpText.of(
+        "Create a template from a YAML file with a part of a config.",
+        "det template create gpu gpu.yaml",
+        "det template create gpu gpu.yaml --workspace vision",
+    ),
+    "det template set": HelpText.of(
+        "Create a template, or replace the config of one. What was created with it stays.",
+        "det template set gpu gpu.yaml",
+    ),
+    "det template describe": HelpText.of(
+        "Print the config of a template, without its secrets.", "det template describe gpu"
+    ),
+    "det template remove": HelpText.of("Delete a template.", "det template remove gpu"),
     "det token": HelpText.of(
         "Logins for programs, such as CI: each acts as its user until it ends or is revoked.",
         "det token create --description nightly",

@@ -23,14 +23,12 @@ from det_keras.cli.commands import (
     job,
     master,
     preview,
-    project,
     tensorboard,
-    token,
     trial,
     user,
     web,
-    workspace,
 )
+from det_keras.cli.commands.teams import project, template, token, workspace
 from det_keras.cli.help_texts import add_help_texts
 from det_keras.cli.render import write
 from det_keras.connection.settings import Settings
@@ -150,6 +148,7 @@ def command_parser() -> argparse.ArgumentParser:
         deploy,
         user,
         token,
+        template,
         workspace,
         project,
         preview,

@@ -13,7 +13,13 @@ from det_keras.config.fields.environment import RESERVED_VARIABLES, Environment
 from det_keras.config.fields.log_policies import LogPattern, LogPatternError, LogPolicy
 from det_keras.config.fields.resources import Resources
 from det_keras.config.job import JobConfig
-from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config, portable_changes
+from det_keras.config.loading import (
+    FindTemplate,
+    LoadedConfig,
+    load_experiment_config,
+    load_job_config,
+    portable_changes,
+)
 from det_keras.config.overrides import apply_overrides
 from det_keras.config.portable import VERIFY_RESUME_VARIABLE
 from det_keras.config.searching.lengths import Length, Unit
@@ -29,6 +35,7 @@ __all__ = [
     "CheckpointStorage",
     "Environment",
     "ExperimentConfig",
+    "FindTemplate",
     "JobConfig",
     "Length",
     "LoadedConfig",

@@ -79,6 +79,24 @@ def test_access_tokens_are_made_shown_changed_and_revoked(stock):
     assert stock.table("token", "list") == []
 
 
+def test_templates_complete_configs(stock, tmp_path):
+    part = tmp_path / "template.yaml"
+    part.write_text("max_restarts: 4\n")
+    stock.out("template", "create", "base", str(part))
+    assert [row["Name"] for row in stock.table("template", "list")] == ["base"]
+    part.write_text("max_restarts: 2\nlabels: [of-a-template]\n")
+    stock.out("template", "set-value", "config", "base", str(part))
+    assert "max_restarts: 2" in stock.out("template", "describe", "base")
+    name = write_experiment(stock, "templated")
+    created = stock.out("experiment", "create", name, ".", "--paused", "--template", "base")
+    number = created.split("Created experiment ")[1].split()[0]
+    assert "of-a-template" in stock.out("experiment", "config", number)
+    refused = stock.refused("command", "run", "--template", "nope", "true")
+    assert "template 'nope' not found" in refused
+    stock.out("template", "remove", "base")
+    stock.out("experiment", "kill", number)
+
+
 def test_sdk_has_workspaces_and_projects(stock):
     result = stock.sdk("""
         made = client.create_workspace("sdk")

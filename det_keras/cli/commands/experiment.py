@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_raw, add_yes, confirm, id_list, positive
-from det_keras.cli.commands import project, report, sharing, steering
+from det_keras.cli.commands import report, sharing, steering
 from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
+from det_keras.cli.commands.teams import project
 from det_keras.cli.download import best_checkpoints_first
 from det_keras.cli.following import follow, logs
 from det_keras.cli.following.progress import best_validation

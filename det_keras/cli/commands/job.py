@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from det_keras import display
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json, add_overrides, add_raw, positive
+from det_keras.cli.arguments import add_json, add_overrides, add_raw, add_template, positive, with_template
 from det_keras.cli.following import logs
 from det_keras.cli.session import open_session
-from det_keras.cli.submission.config_file import read_job
+from det_keras.cli.submission.config_file import read_job, templates_of
 from det_keras.cli.submission.files import capture_submission, check_requirements, conceal_secrets, read_files
 from det_keras.cli.submission.jobs import jobs_of
 from det_keras.connection.settings import Settings
@@ -38,6 +38,7 @@ def add_parsers(nouns: Nouns) -> None:
         help="directory with the script (default: none)",
     )
     add_overrides(running)
+    add_template(running)
     running.add_argument("-d", "--detach", action="store_true", help="print the id and do not follow the job")
     running.set_defaults(run=_run)
     listing = verbs.add_parser("list", aliases=["ls"], help="list jobs")
@@ -70,7 +71,7 @@ def add_parsers(nouns: Nouns) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     # The files are read before a master is started, as for experiments.
-    file = read_job(args.config_file, args.overrides)
+    file = read_job(args.config_file, with_template(args.overrides, args.template), templates_of(settings))
     capture = capture_submission(args.context_directory)
     directory = args.context_directory
     files = () if directory is None else conceal_secrets(read_files(directory), file.raw).entries

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from det_keras.cli.session import open_session
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:
-    from det_keras.config import ExperimentConfig, JobConfig
+    from det_keras.config import ExperimentConfig, FindTemplate, JobConfig
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,15 @@ class JobFile:
     portable: dict[str, Any]
 
 
-def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
+def read_experiment(
+    path: str, overrides: Sequence[str], find_template: FindTemplate | None = None
+) -> ExperimentFile:
     """Return the experiment config in a file, changed by `overrides`.
+
+    Args:
+        path: of the file.
+        overrides: such as `searcher.max_trials=4`.
+        find_template: returns the template that the config names; None refuses templates.
 
     Raises:
         ConfigError: the config is invalid; the message names all problems.
@@ -60,10 +69,26 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
     text = _read(path)
     # By itself, so that a syntax error names the file.
     given = load_yaml(text, source=path)
-    loaded = load_experiment_config(text, overrides=overrides)
+    loaded = load_experiment_config(text, overrides=overrides, find_template=find_template)
     if loaded.original != text:
         given = load_yaml(loaded.original)
     return ExperimentFile(loaded.original, given, loaded.config, loaded.notices, loaded.portable)
+
+
+def templates_of(settings: Settings) -> FindTemplate:
+    """Return the function that fetches a template of the master, which is found when it is called."""
+
+    def find(name: str) -> dict[str, Any]:
+        with open_session(settings) as session:
+            if session.api.accounts.is_determined():
+                raise DetError(
+                    "Only a master of det_keras completes a config by the template that it names. Copy its fields into "
+                    "the config."
+                )
+            config: dict[str, Any] = session.api.templates.get(name)["config"]
+            return config
+
+    return find
 
 
 def read_changes(path: str | None, overrides: Sequence[str]) -> dict[str, Any]:
@@ -79,8 +104,8 @@ def read_changes(path: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     return apply_overrides(given, overrides)
 
 
-def read_job(path: str, overrides: Sequence[str]) -> JobFile:
-    """Return the job config in a file, changed by `overrides`.
+def read_job(path: str, overrides: Sequence[str], find_template: FindTemplate | None = None) -> JobFile:
+    """Return the job config in a file, changed by `overrides`; the arguments are those of `read_experiment`.
 
     Raises:
         ConfigError: the config is invalid; the message names all problems.
@@ -90,7 +115,7 @@ def read_job(path: str, overrides: Sequence[str]) -> JobFile:
 
     text = _read(path)
     load_yaml(text, source=path)
-    loaded = load_job_config(text, overrides=overrides)
+    loaded = load_job_config(text, overrides=overrides, find_template=find_template)
     return JobFile(load_yaml(loaded.original), loaded.config, loaded.portable)
 
 

@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from det_keras.cli.arguments import add_overrides
+from det_keras.cli.arguments import add_overrides, add_template, with_template
 from det_keras.cli.following.follow import follow
 from det_keras.cli.session import open_session
 from det_keras.cli.submission import foreign
-from det_keras.cli.submission.config_file import ExperimentFile, read_experiment
+from det_keras.cli.submission.config_file import ExperimentFile, read_experiment, templates_of
 from det_keras.cli.submission.context_directory import ContextFiles
 from det_keras.cli.submission.files import (
     PATIENCE_S,
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="directory with the script (default: the current one); see .detignore",
     )
     add_overrides(parser)
+    add_template(parser)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("-f", "--follow", action="store_true", help="follow the experiment until it ends")
     way.add_argument("--paused", action="store_true", help="do not activate the experiment")
@@ -63,8 +64,10 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
         raise DetError(
             "`--workers` belongs to `--verify-resume`. `resources.slots_per_trial` says how many train."
         )
-    # Config and files are read first: after a mistake in them, not even a master is started.
-    file = read_experiment(args.config_file, args.overrides)
+    # Config and files are read first: after a mistake in them, not even a master is started, unless it has a template.
+    overrides = with_template(args.overrides, args.template)
+    has_master = not (args.local or args.verify_resume)
+    file = read_experiment(args.config_file, overrides, templates_of(settings) if has_master else None)
     if args.local or args.verify_resume:
         option = "--local" if args.local else "--verify-resume"
         where = f"with `{option}`: the script runs with the Python of this command"

@@ -1,4 +1,4 @@
-"""Calls of Determined's API that this master does not serve: status 501 with the name of the call."""
+"""Calls of Determined's API that this master does not serve: status 501 with the name of the call, and what to use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,25 @@ from det_keras.master.errors import UnimplementedError
 
 router = APIRouter()
 
+_USERS = "Every user may use everything here, and administrators manage users: `det user`."
+# What this master has instead, by the first word of the path.
+_INSTEAD = {
+    "config-policies": "`det template` gives configs their defaults.",
+    "generic-tasks": "`det job run` runs any command.",
+    "groups": _USERS,
+    "models": "`det checkpoint list` finds checkpoints by metric, and `det checkpoint download` gets one.",
+    "notebooks": "Start Jupyter where you are: `det.experimental.client` reads experiments from any notebook.",
+    "oauth2": "`det token` makes logins for programs.",
+    "permissions": _USERS,
+    "roles": _USERS,
+    "shells": "`det job run` runs any command on the slots.",
+    "webhooks": "`det experiment wait` returns when an experiment ends, with an exit code that says how.",
+}
+
 
 @router.api_route("/api/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def unserved(request: Request, path: str) -> Response:
     """Refuse a call that is not served."""
-    raise UnimplementedError(f"{request.method} /api/v1/{path} is not served by this master.")
+    sentence = f"{request.method} /api/v1/{path} is not served by this master."
+    instead = _INSTEAD.get(path.split("/")[0])
+    raise UnimplementedError(sentence if instead is None else f"{sentence} {instead}")

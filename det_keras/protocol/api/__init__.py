@@ -6,7 +6,7 @@ from det_keras.protocol.api.experiments import Experiments
 from det_keras.protocol.api.imports import Imports
 from det_keras.protocol.api.jobs import GenericTasks, Jobs
 from det_keras.protocol.api.tasks import Logs, Tasks
-from det_keras.protocol.api.teams import Projects, Tokens, Workspaces
+from det_keras.protocol.api.teams import Projects, Templates, Tokens, Workspaces
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.api.trials import Trials
 
@@ -28,6 +28,7 @@ class Api:
         jobs: generic jobs of our master.
         projects: of all workspaces.
         tasks: tasks of trials and jobs, and their allocations.
+        templates: parts of configs.
         tokens: access tokens.
         trials: of all experiments.
         workspaces: of all users.
@@ -43,6 +44,7 @@ class Api:
         self.jobs = Jobs(transport)
         self.projects = Projects(transport)
         self.tasks = Tasks(transport)
+        self.templates = Templates(transport)
         self.tokens = Tokens(transport)
         self.trials = Trials(transport)
         self.workspaces = Workspaces(transport)

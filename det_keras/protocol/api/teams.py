@@ -1,4 +1,4 @@
-"""Calls about what the users of a master share: workspaces and their projects; access tokens."""
+"""Calls about what the users of a master share: workspaces and their projects, templates; access tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from det_keras.protocol.api.transport import Transport
 _WORKSPACES = "/api/v1/workspaces"
 _PROJECTS = "/api/v1/projects"
 _TOKENS = "/api/v1/tokens"
+_TEMPLATES = "/api/v1/templates"
 
 
 class Workspaces:
@@ -152,3 +153,41 @@ class Tokens:
     def change(self, token_id: int, **changes: Any) -> None:
         """Describe a token anew (`description`), or revoke it (`setRevoked`)."""
         self._transport.patch(f"{_TOKENS}/{token_id}", {"tokenId": token_id, **changes})
+
+
+class Templates:
+    """Calls about templates of configs.
+
+    Args:
+        transport: sends the calls.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return all templates."""
+        found: list[dict[str, Any]] = self._transport.get(_TEMPLATES)["templates"]
+        return found
+
+    def get(self, name: str) -> dict[str, Any]:
+        """Return a template; its secrets are masked."""
+        found: dict[str, Any] = self._transport.get(_template(name))["template"]
+        return found
+
+    def create(self, name: str, config: Mapping[str, Any], workspace_id: int = 0) -> None:
+        """Create a template."""
+        body = {"name": name, "config": config, "workspaceId": workspace_id}
+        self._transport.post(_template(name), body, repeatable=False)
+
+    def put(self, name: str, config: Mapping[str, Any]) -> None:
+        """Create a template, or replace the config of the one with this name."""
+        self._transport.put(_template(name), {"name": name, "config": config, "workspaceId": 0})
+
+    def delete(self, name: str) -> None:
+        """Delete a template."""
+        self._transport.delete(_template(name))
+
+
+def _template(name: str) -> str:
+    return f"{_TEMPLATES}/{quote(name, safe='')}"

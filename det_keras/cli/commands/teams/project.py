@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, positive
-from det_keras.cli.commands.workspace import find_workspace, print_projects
+from det_keras.cli.commands.teams.workspace import find_workspace, print_projects
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError

@@ -1,0 +1,1 @@
+"""The commands about what the users of a master share."""
