@@ -56,6 +56,7 @@ def test_token_outlasts_a_restart_and_its_end_does_too(make_world):
     kept, _ = token(world.client)
     revoked, number = token(world.client)
     world.client.call("PATCH", f"/api/v1/tokens/{number}", {"setRevoked": True})
+    make_world.stop()
     again = make_world()
     assert Client(again.http, kept.token).get("/api/v1/me")["user"]["username"] == "determined"
     Client(again.http, revoked.token).get("/api/v1/me", status=401)

@@ -336,6 +336,7 @@ def test_deletion_goes_on_after_a_restart(make_world):
     shown = world.client.get(f"/api/v1/workspaces/{vision}")["workspace"]
     assert (shown["state"], shown["numExperiments"]) == ("WORKSPACE_STATE_DELETING", 3)
     world.client.post(f"/api/v1/workspaces/{vision}/projects", {"name": "late"}, status=400)
+    make_world.stop()
     again = make_world()
     eventually(lambda: workspaces(again.client) == ["Uncategorized"])
     for number in numbers:
