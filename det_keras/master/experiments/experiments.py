@@ -31,7 +31,7 @@ from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
 from det_keras.master.teams.placing import Place, place_of, place_of_unmanaged, refuse_closed
 from det_keras.master.teams.projects import find_project
-from det_keras.master.teams.templates import find_template
+from det_keras.master.teams.templates import finder
 from det_keras.protocol import states
 from det_keras.protocol.values import now
 
@@ -80,6 +80,7 @@ class Experiments:
         self._bundles = bundles
         self._default_storage = default_storage
         self._pool = pool
+        self._find_template = finder(store)
 
     def load_placed(
         self,
@@ -100,7 +101,7 @@ class Experiments:
             ApiError: the config is invalid, the template does not exist, or the workspace or project takes no
                 experiments.
         """
-        layers = (self._template(template),) if template else ()
+        layers = (self._find_template(template),) if template else ()
         loaded = self._parse(raw, layers)
         with self._store.reading() as session:
             parent = None if parent_id is None else find_experiment(session, parent_id)
@@ -152,10 +153,6 @@ class Experiments:
         if obstacle is not None:
             raise InvalidArgumentError(f"`checkpoint_storage` cannot be used: {obstacle}.")
 
-    def _template(self, name: str) -> Mapping[str, Any]:
-        with self._store.reading() as session:
-            return find_template(session, name).config
-
     def _parse(
         self,
         raw: str | Mapping[str, Any],
@@ -172,7 +169,7 @@ class Experiments:
                 default_storage=default_storage or self._default_storage,
                 alone=alone,
                 layers=layers,
-                find_template=self._template,
+                find_template=self._find_template,
             )
             search.from_config(loaded.config)
             storage.from_config(loaded.config.checkpoint_storage.to_dict())

@@ -25,7 +25,7 @@ from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
 from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
 from det_keras.master.teams.placing import open_workspace
-from det_keras.master.teams.templates import find_template
+from det_keras.master.teams.templates import finder
 from det_keras.protocol.values import now
 
 #: The types of tasks in the REST API; all but trials are generic jobs.
@@ -47,6 +47,7 @@ class Jobs:
         self._store = store
         self._bundles = bundles
         self._pool = pool
+        self._find_template = finder(store)
 
     def create(
         self,
@@ -78,8 +79,8 @@ class Jobs:
             NotFoundError: the workspace does not exist, or is archived.
         """
         try:
-            layers = (self._template(template),) if template else ()
-            loaded = load_job_config(config, layers=layers, find_template=self._template)
+            layers = (self._find_template(template),) if template else ()
+            loaded = load_job_config(config, layers=layers, find_template=self._find_template)
         except ConfigError as error:
             raise InvalidArgumentError(str(error)) from None
         refuse_large_config(loaded.config.to_dict())
@@ -112,10 +113,6 @@ class Jobs:
             store_record(tx, subject_of("task", task_id), provenance or {})
             tx.notify(WORK)
         return task_id, loaded.notices
-
-    def _template(self, name: str) -> Mapping[str, Any]:
-        with self._store.reading() as session:
-            return find_template(session, name).config
 
     def kill(self, task_id: str, kind: str = COMMAND) -> None:
         """Kill a job; no effect if it has ended.

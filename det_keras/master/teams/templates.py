@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from det_keras.config import JobConfig, load_experiment_config, load_job_config
+from det_keras.config import FindTemplate, JobConfig, load_experiment_config, load_job_config
 from det_keras.errors import ConfigError
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.database.models import TemplateRow
-from det_keras.master.database.store import Transaction
+from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from det_keras.master.teams.placing import open_workspace
 from det_keras.master.teams.workspaces import refuse_others
@@ -29,6 +29,16 @@ def find_template(session: Session, name: str) -> TemplateRow:
     if row is None:
         raise NotFoundError(f"template '{name}' not found")
     return row
+
+
+def finder(store: Store) -> FindTemplate:
+    """Return the function that finds the config of a template by its name, or raises NotFoundError."""
+
+    def find(name: str) -> Mapping[str, Any]:
+        with store.reading() as session:
+            return find_template(session, name).config
+
+    return find
 
 
 def create(
