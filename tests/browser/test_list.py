@@ -177,7 +177,7 @@ def test_actions_are_those_that_the_chosen_rows_allow(page, rows, site):
     expect(buttons).to_have_count(0)
     page.get_by_label("Choose experiment 80", exact=True).check()
     page.get_by_label("Choose experiment 81", exact=True).check()
-    expect(buttons).to_have_text(["Activate 1", "Kill 1", "Label 2", "Archive 1", "Delete 1"])
+    expect(buttons).to_have_text(["Activate 1", "Kill 1", "Label 2", "Move 2", "Archive 1", "Delete 1"])
     # What was chosen is there again after a look at another page.
     page.get_by_role("link", name="run 80", exact=True).click()
     page.wait_for_url("**/experiments/81")
