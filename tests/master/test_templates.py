@@ -99,7 +99,7 @@ def test_part_of_no_config_is_refused(client, config):
     assert names(client) == []
 
 
-@pytest.mark.parametrize("name", ["%20", "x" * 256])
+@pytest.mark.parametrize("name", ["%20", "x" * 256, "%00", "a%0Ab"])
 def test_odd_names_are_refused(client, name):
     client.post(f"/api/v1/templates/{name}", {"config": {}}, status=400)
 

@@ -120,7 +120,7 @@ def test_names_are_unique_and_of_a_length(client, vision, digits):
     # In another workspace it is another project.
     second = project(client, other)
     client.post(f"/api/v1/projects/{second['id']}/move", {"destinationWorkspaceId": vision}, status=409)
-    for name in ("", "  ", "x" * 81):
+    for name in ("", "  ", "x" * 81, "a\0b", "a\nb"):
         client.post("/api/v1/workspaces", {"name": name}, status=400)
         client.post(f"/api/v1/workspaces/{vision}/projects", {"name": name}, status=400)
 

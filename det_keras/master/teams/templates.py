@@ -58,9 +58,9 @@ def create(
         InvalidArgumentError: the name or the config is invalid.
         NotFoundError: the workspace does not exist or is archived.
     """
-    if not name.strip() or len(name) > _LONGEST_NAME or "/" in name:
+    if not name.strip() or len(name) > _LONGEST_NAME or "/" in name or not name.isprintable():
         raise InvalidArgumentError(
-            f"The name of a template must have 1 to {_LONGEST_NAME} characters and no `/`, received {name!r}."
+            f"The name of a template must have 1 to {_LONGEST_NAME} characters, no `/` and nothing that is not printed, received {name!r}."
         )
     if tx.get(TemplateRow, name) is not None:
         raise AlreadyExistsError(f"There is a template {name!r} already.")

@@ -168,10 +168,12 @@ def checked_name(name: str) -> str:
     """Return a name of a workspace or project.
 
     Raises:
-        InvalidArgumentError: it is blank or too long.
+        InvalidArgumentError: it is blank, too long or has characters that are not printed.
     """
-    if not name.strip() or len(name) > LONGEST_NAME:
-        raise InvalidArgumentError(f"`name` must have 1 to {LONGEST_NAME} characters, received {name!r}.")
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise InvalidArgumentError(
+            f"`name` must have 1 to {LONGEST_NAME} characters that are printed, received {name!r}."
+        )
     return name
 
 
