@@ -60,7 +60,8 @@ def create(
     """
     if not name.strip() or len(name) > _LONGEST_NAME or "/" in name or not name.isprintable():
         raise InvalidArgumentError(
-            f"The name of a template must have 1 to {_LONGEST_NAME} characters, no `/` and nothing that is not printed, received {name!r}."
+            f"The name of a template must have 1 to {_LONGEST_NAME} characters that are printed, and no `/`. "
+            f"Received {name!r}."
         )
     if tx.get(TemplateRow, name) is not None:
         raise AlreadyExistsError(f"There is a template {name!r} already.")
