@@ -106,31 +106,35 @@ class Experiments:
         with self._store.reading() as session:
             parent = None if parent_id is None else find_experiment(session, parent_id)
             place = place_of(session, loaded.config, project_id, parent)
-        return self.load(raw, layers, place.checkpoint_storage), place
+        if place.checkpoint_storage is not None:
+            # Parsing takes long, so it is repeated only if there is another default.
+            loaded = self._parse(raw, layers, default_storage=place.checkpoint_storage)
+        self._refuse_unusable(loaded.config)
+        return loaded, place
 
     def load(
-        self,
-        raw: str | Mapping[str, Any],
-        layers: Sequence[Mapping[str, Any]] = (),
-        default_storage: Mapping[str, Any] | None = None,
+        self, raw: str | Mapping[str, Any], layers: Sequence[Mapping[str, Any]] = ()
     ) -> LoadedConfig[ExperimentConfig]:
         """Validate a config for this master.
 
         Args:
             raw: YAML text, or its content.
             layers: values of fields that `raw` does not set, before the defaults, highest priority first.
-            default_storage: the `checkpoint_storage` of a config that has none; None for the master's default.
 
         Raises:
             InvalidArgumentError: the config is invalid; the message names all problems.
         """
-        loaded = self._parse(raw, layers, default_storage=default_storage)
-        refuse_large_config(loaded.config.to_dict())
-        self._pool.refuse_oversize("resources.slots_per_trial", loaded.config.resources.slots_per_trial)
-        refuse_impossible_environment(loaded.config.environment, self._pool)
-        self._refuse_unshared_storage(loaded.config)
-        self._refuse_blocked_storage(loaded.config)
+        loaded = self._parse(raw, layers)
+        self._refuse_unusable(loaded.config)
         return loaded
+
+    def _refuse_unusable(self, config: ExperimentConfig) -> None:
+        """Refuse a valid config that cannot be run here."""
+        refuse_large_config(config.to_dict())
+        self._pool.refuse_oversize("resources.slots_per_trial", config.resources.slots_per_trial)
+        refuse_impossible_environment(config.environment, self._pool)
+        self._refuse_unshared_storage(config)
+        self._refuse_blocked_storage(config)
 
     def _refuse_unshared_storage(self, config: ExperimentConfig) -> None:
         section = config.checkpoint_storage.to_dict()

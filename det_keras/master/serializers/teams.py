@@ -39,8 +39,9 @@ def workspace_shapes(session: Session, rows: Sequence[WorkspaceRow], user_id: in
         row.workspace_id: row.pinned_at
         for row in session.scalars(select(PinRow).where(PinRow.user_id == user_id))
     }
-    found = session.execute(select(ProjectRow.id, ProjectRow.workspace_id)).all()
-    counts = _counts(session)
+    in_workspaces = ProjectRow.workspace_id.in_([row.id for row in rows])
+    found = session.execute(select(ProjectRow.id, ProjectRow.workspace_id).where(in_workspaces)).all()
+    counts = _counts(session, [number for number, _ in found])
     of_each: dict[int, list[_Counts]] = defaultdict(list)
     for number, workspace_id in found:
         of_each[workspace_id].append(counts.get(number, _Counts()))
@@ -49,7 +50,7 @@ def workspace_shapes(session: Session, rows: Sequence[WorkspaceRow], user_id: in
 
 def project_shapes(session: Session, rows: Sequence[ProjectRow]) -> list[dict[str, Any]]:
     """Return `Project`s."""
-    users, counts = _usernames(session), _counts(session)
+    users, counts = _usernames(session), _counts(session, [row.id for row in rows])
     workspaces = {row.id: row for row in session.scalars(select(WorkspaceRow))}
     counted = (
         select(ExperimentRow.project_id, func.count())
@@ -126,12 +127,14 @@ def _usernames(session: Session) -> dict[int, str]:
     return {user.id: user.username for user in session.execute(select(UserRow.id, UserRow.username))}
 
 
-def _counts(session: Session) -> dict[int, _Counts]:
+def _counts(session: Session, project_ids: Sequence[int]) -> dict[int, _Counts]:
     active = func.sum(case((ExperimentRow.state == states.ACTIVE, 1), else_=0))
     failed = func.sum(case((ExperimentRow.state == states.DELETE_FAILED, 1), else_=0))
-    query = select(
-        ExperimentRow.project_id, func.count(), active, failed, func.max(ExperimentRow.start_time)
-    ).group_by(ExperimentRow.project_id)
+    query = (
+        select(ExperimentRow.project_id, func.count(), active, failed, func.max(ExperimentRow.start_time))
+        .where(ExperimentRow.project_id.in_(project_ids))
+        .group_by(ExperimentRow.project_id)
+    )
     return {
         number: _Counts(count, int(is_active), int(has_failed), last)
         for number, count, is_active, has_failed, last in session.execute(query)
