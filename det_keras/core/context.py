@@ -7,8 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +23,7 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.core.media.store import MediaStore
 from det_keras.core.preempt import PreemptContext, PreemptMode
 from det_keras.core.profiler import ProfilerContext
+from det_keras.core.registry import MasterRegistry, ModelUse, Registry
 from det_keras.core.script_end import UncaughtHook, close_after, close_at_end, is_closed
 from det_keras.core.searcher import SearcherContext
 from det_keras.core.tensorboard import EventFiles, TensorboardMode, prefix_of
@@ -62,6 +63,7 @@ class Context:
         profiler: reports the load of the machines.
         searcher: lengths of training, for scripts of earlier releases.
         distributed: rank, size and the exchange of small objects.
+        experimental: tells the model registry what this task uses.
         backend: the destination of reports.
         tensorboard_mode: which workers write and upload TensorBoard's files.
     """
@@ -92,17 +94,33 @@ class Context:
         self.searcher = SearcherContext(backend, self.distributed, _configured_length(info))
         # Of several machines without a trial, only the chief's is reported.
         self.profiler = ProfilerContext(self.distributed, self._load_report)
+        self.experimental = ModelUse(self.open_registry if self.distributed.is_chief else None)
         self._load_reporter: LoadReporter | None = None
         self._uncaught: UncaughtHook | None = None
         # Digests of the models that this process has reported.
         self._models: set[bytes] = set()
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say of a name that scripts of Determined use why it is not here."""
-        hint = ""
-        if name == "experimental":
-            hint = ": it told a model registry which models a task uses, and there is none here. Leave the call out"
-        raise AttributeError(f"A core context of det_keras has no {name!r}{hint}.")
+    @property
+    def is_job(self) -> bool:
+        """Whether this is a generic job, which has no checkpoints of its own."""
+        return self.info is not None and self.info.trial is None
+
+    @contextmanager
+    def open_registry(self) -> Iterator[Registry]:
+        """Open the model registry of this process: that of its master, or of the run directory of a local run.
+
+        Only the chief may.
+        """
+        if not self.is_job:
+            with self.backend.unshared.open_registry() as registry:
+                yield registry
+            return
+        assert self.info is not None
+        # Imported here: a local run needs no HTTP.
+        from det_keras.core.backend.trial import open_user_session
+
+        with open_user_session(self.info) as session:
+            yield MasterRegistry(session.api)
 
     def report_provenance(self) -> None:
         """Report in the background where this training runs and with which packages; by the chief only."""

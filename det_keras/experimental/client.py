@@ -18,6 +18,14 @@ from det_keras.errors import DetError
 from det_keras.experimental.absent import Absent
 from det_keras.experimental.checkpoint import Checkpoint
 from det_keras.experimental.experiment import Experiment
+from det_keras.experimental.models import (
+    Model,
+    ModelOrderBy,
+    ModelRegistry,
+    ModelSortBy,
+    ModelVersion,
+    OrderBy,
+)
 from det_keras.experimental.submission import submit
 from det_keras.experimental.trial import Trial, TrialMetrics
 from det_keras.experimental.trial_table import TrialTable
@@ -28,16 +36,27 @@ __all__ = [
     "Determined",
     "Experiment",
     "ExperimentReference",
+    "Model",
+    "ModelOrderBy",
+    "ModelSortBy",
+    "ModelVersion",
+    "OrderBy",
     "Trial",
     "TrialMetrics",
     "TrialReference",
     "TrialTable",
     "create_experiment",
+    "create_model",
     "get_checkpoint",
     "get_experiment",
+    "get_model",
+    "get_model_by_id",
+    "get_model_labels",
+    "get_models",
     "get_trial",
     "iter_trials_metrics",
     "list_experiments",
+    "list_models",
     "login",
     "logout",
     "trial_table",
@@ -52,12 +71,7 @@ _ABSENT = frozenset(
         "CombinedMetrics",
         "DownloadMode",
         "ExperimentState",
-        "Model",
-        "ModelOrderBy",
-        "ModelSortBy",
-        "ModelVersion",
         "Oauth2ScimClient",
-        "OrderBy",
         "Project",
         "TrainingMetrics",
         "TrialOrderBy",
@@ -66,19 +80,13 @@ _ABSENT = frozenset(
         "ValidationMetrics",
         "Workspace",
         "add_oauth_client",
-        "create_model",
         "create_user",
         "create_workspace",
         "delete_workspace",
-        "get_model",
-        "get_model_by_id",
-        "get_model_labels",
-        "get_models",
         "get_session_username",
         "get_user_by_id",
         "get_user_by_name",
         "get_workspace",
-        "list_models",
         "list_oauth_clients",
         "list_users",
         "list_workspaces",
@@ -97,7 +105,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class Determined:
+class Determined(ModelRegistry):
     """A connection with a master, as the same user for all its objects.
 
     Args:
@@ -246,7 +254,7 @@ def create_experiment(
     Raises:
         DetError: the config is not valid, a file cannot be read, or there is no master.
     """
-    return (_logged_in or Determined()).create_experiment(config, model_dir, **others)
+    return _connection().create_experiment(config, model_dir, **others)
 
 
 def list_experiments(
@@ -409,6 +417,40 @@ def get_checkpoint(uuid: str, *, session: Session | None = None) -> Checkpoint:
     """
     session = session or _connected()
     return Checkpoint(session.api.checkpoints.get(uuid), session)
+
+
+def create_model(*arguments: Any, **options: Any) -> Model:
+    """Create a model in the registry; see `Determined.create_model`."""
+    return _connection().create_model(*arguments, **options)
+
+
+def get_model(identifier: str | int) -> Model:
+    """Return a model of the registry, by its name or its number; see `Determined.get_model`."""
+    return _connection().get_model(identifier)
+
+
+def get_model_by_id(model_id: int) -> Model:
+    """Return the model with a number; see `Determined.get_model`."""
+    return _connection().get_model(model_id)
+
+
+def list_models(*arguments: Any, **filters: Any) -> list[Model]:
+    """Return models of the registry; see `Determined.list_models`."""
+    return _connection().list_models(*arguments, **filters)
+
+
+def get_models(*arguments: Any, **filters: Any) -> list[Model]:
+    """Return models of the registry; see `Determined.list_models`."""
+    return _connection().list_models(*arguments, **filters)
+
+
+def get_model_labels() -> list[str]:
+    """Return the labels of all models of the registry; see `Determined.get_model_labels`."""
+    return _connection().get_model_labels()
+
+
+def _connection() -> Determined:
+    return _logged_in or Determined()
 
 
 def _refuse(function: str, others: Mapping[str, Any]) -> None:

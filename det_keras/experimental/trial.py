@@ -124,7 +124,7 @@ class Trial:
             ```
         """
         for shape in self._session.api.trials.reports(self.id, group):
-            yield _report(shape, group)
+            yield report_of(shape, group)
 
     def to_frame(self, group: str = VALIDATION) -> Any:
         """Return the reports of a group as a pandas DataFrame.
@@ -284,7 +284,8 @@ def reports_frame(reports: Mapping[Any, Mapping[str, Any]], index_names: list[st
     return metrics_frame(list(reports), index_names, columns)
 
 
-def _report(shape: Mapping[str, Any], group: str) -> TrialMetrics:
+def report_of(shape: Mapping[str, Any], group: str) -> TrialMetrics:
+    """Return a report of the REST API, which is in a group."""
     # Validations have a name of their own in the protocol.
     values = shape["metrics"].get("validation_metrics") or shape["metrics"].get("avg_metrics") or {}
     return TrialMetrics(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import keras
 
 from det_keras import notebook
-from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.script_end import UncaughtHook, close_after, close_at_end, is_closed
 from det_keras.display import flat_hparams
-from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
-from det_keras.keras.checkpoint.load import load_model, open_checkpoint
+from det_keras.errors import InvalidHP, NotATrainingJobError
 from det_keras.keras.data import DataContext
 from det_keras.keras.fit import inference
 from det_keras.keras.fit.arguments import FitArguments
@@ -27,13 +23,14 @@ from det_keras.keras.media import MediaLog
 from det_keras.keras.private_api.fit_call import call_fit
 from det_keras.keras.process_setup import check_eager
 from det_keras.keras.script import Script
+from det_keras.keras.stored_models import StoredModels
 from det_keras.keras.training_info import TrainingInfo
 from det_keras.keras.verification import LocalVerification
 
 logger = logging.getLogger(__name__)
 
 
-class KerasContext(LoopCalls, MediaLog):
+class KerasContext(LoopCalls, MediaLog, StoredModels):
     """The API of training scripts.
 
     Args:
@@ -351,37 +348,6 @@ class KerasContext(LoopCalls, MediaLog):
             return inference.predict(model, x, self.distributed, gather=gather, **options)
         return model.predict(x, **options)
 
-    def load_checkpoint_model(
-        self,
-        trial_id: int | None = None,
-        checkpoint_uuid: str | None = None,
-        *,
-        best: bool = False,
-        custom_objects: Mapping[str, Any] | None = None,
-    ) -> keras.Model:
-        """Return the model of a checkpoint: architecture, weights and compile state.
-
-        Args:
-            trial_id: load the newest checkpoint of this trial.
-            checkpoint_uuid: load this checkpoint.
-            best: with `trial_id`, load the best checkpoint by the searcher's metric instead of the newest.
-            custom_objects: name -> class or function, for objects that Keras cannot find itself.
-
-        Returns:
-            The Keras model, compiled as it was trained.
-
-        Raises:
-            ValueError: not exactly one of `trial_id` and `checkpoint_uuid` is given.
-            CheckpointError: there is no such checkpoint, or it cannot be loaded.
-        """
-        if (trial_id is None) == (checkpoint_uuid is None):
-            raise ValueError(
-                "Give exactly one of `trial_id` and `checkpoint_uuid`. "
-                f"Received: trial_id={trial_id!r}, checkpoint_uuid={checkpoint_uuid!r}."
-            )
-        with self._open_checkpoint(trial_id, checkpoint_uuid, best) as directory:
-            return load_model(directory, custom_objects)
-
     def close_after(self, verification: LocalVerification | None) -> None:
         """Let `close` wait for what verifies the run; None for nothing."""
         self._verification = verification
@@ -422,30 +388,6 @@ class KerasContext(LoopCalls, MediaLog):
             self._script.wait_for_thread()
         finally:
             self.close()
-
-    @contextmanager
-    def _open_checkpoint(self, trial_id: int | None, uuid: str | None, best: bool) -> Iterator[Path]:
-        if uuid is not None and self.core.checkpoint.storage.exists(uuid):
-            with self.core.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as directory:
-                yield directory
-            return
-        # Imported here: a local script that loads nothing from a master needs no HTTP client.
-        from det_keras.connection.masters import open_session
-        from det_keras.connection.settings import Settings
-        from det_keras.core.backend.trial import open_user_session
-
-        info = self.core.info
-        try:
-            session = (
-                # A Determined 0.38.1 master lets only users download.
-                open_user_session(info)
-                if info is not None
-                else open_session(Settings.from_environment(os.environ, master=self._master))
-            )
-        except DetError as error:
-            raise CheckpointError(f"The checkpoint cannot be fetched: {error}") from error
-        with session, open_checkpoint(session, trial_id=trial_id, uuid=uuid, best=best) as directory:
-            yield directory
 
     def _on_uncaught(self, error: BaseException) -> None:
         if self._is_closed:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from det_keras.core.registry import Registry
 from det_keras.storage import Storage
 
 #: ``format`` in the metadata of the checkpoints that `context.fit` writes and prunes.
@@ -158,6 +160,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def report_media(self, record: MediaRecord) -> None:
         """Record a stored item, which replaces one of the same kind, name and step; returns at once."""
+
+    @abc.abstractmethod
+    def open_registry(self) -> AbstractContextManager[Registry]:
+        """Return the model registry that belongs to this run; it is closed at the end of the block."""
 
     @abc.abstractmethod
     def run_metadata(self) -> dict[str, Any]:

@@ -207,7 +207,8 @@ class DetachedBackend(MasterBackend):
 
     def _prune(self) -> None:
         shapes = self._api.trials.checkpoints(self.run.trial_id)
-        records = [to_record(shape) for shape in shapes]
+        # A version of a model in the registry is kept.
+        records = [to_record(shape) for shape in shapes if not shape.get("modelVersions")]
         for record in superfluous(records, smaller_is_better=self._place.smaller_is_better):
             try:
                 self._place.storage.delete(record.uuid)

@@ -6,6 +6,7 @@
 <run_dir>/checkpoints/       a checkpoint storage
 <run_dir>/media/             the files of logged media
 <run_dir>/provenance.json    where the newest process of the run comes from, and the layers of the model
+<run_dir>/models.json        the versions of registered models
 <run_dir>/media.jsonl        one item of media per line; of lines with the same kind, name and step the last one counts
 """
 
@@ -21,6 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +35,7 @@ from det_keras.core.backend.base import (
     MediaRecord,
     Operation,
 )
+from det_keras.core.registry import RunRegistry
 from det_keras.errors import CheckpointError, DetError
 from det_keras.files import write_file
 from det_keras.protocol.metrics import is_better, number, rank
@@ -268,6 +271,9 @@ class LocalBackend(Backend):
         with self._lock, self.run.media.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
+    def open_registry(self) -> AbstractContextManager[RunRegistry]:
+        return contextlib.nullcontext(RunRegistry(self.run.path))
+
     def run_metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = self.run.read().get("metadata", {})
         return metadata
@@ -344,8 +350,9 @@ class LocalBackend(Backend):
     def _prune(self) -> None:
         storage = DirectoryStorage(self.run.checkpoints)
         assert self._stored is not None
+        held = self.held | RunRegistry(self.run.path).checkpoints()
         for record in superfluous(self._stored, smaller_is_better=self._smaller_is_better):
-            if record.uuid in self.held:
+            if record.uuid in held:
                 continue
             with contextlib.suppress(OSError):
                 storage.delete(record.uuid)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from det_keras.client import Session
 from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, MediaRecord
 from det_keras.core.backend.report_queue import ReportQueue
+from det_keras.core.registry import MasterRegistry
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.states import COMPLETED, named
 from det_keras.protocol.values import finite, now, timestamp
@@ -164,6 +165,11 @@ class MasterBackend(Backend):
             if error.status != 404:
                 logger.warning("The master did not return the experiment's best metric: %s", error)
             return None
+
+    def open_registry(self) -> AbstractContextManager[MasterRegistry]:
+        # It has to know the checkpoints that were reported before.
+        self.flush()
+        return nullcontext(MasterRegistry(self._api, self.run.trial_id))
 
     def report_provenance(self, make: Callable[[], dict[str, Any]]) -> None:
         number, api = self.run.trial_id, self._api

@@ -7,12 +7,14 @@ decide the same. These calls are collective and must be made on the training thr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from det_keras.cluster_info import get_cluster_info
 from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, MediaRecord, Operation
 from det_keras.core.distributed import DistributedContext
+from det_keras.core.registry import Registry
 
 T = TypeVar("T")
 
@@ -76,6 +78,9 @@ class SharedBackend(Backend):
     def report_media(self, record: MediaRecord) -> None:
         if self.chief is not None:
             self.chief.report_media(record)
+
+    def open_registry(self) -> AbstractContextManager[Registry]:
+        return self._require_chief("the model registry").open_registry()
 
     def run_metadata(self) -> dict[str, Any]:
         return self._require_chief("the run's metadata").run_metadata()

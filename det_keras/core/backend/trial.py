@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from det_keras.client import Session
@@ -11,6 +11,7 @@ from det_keras.cluster_info import ClusterInfo, TrialInfo
 from det_keras.core.backend.base import Operation
 from det_keras.core.backend.master import PATIENCE_S, MasterBackend, RunIdentity
 from det_keras.core.backend.report_queue import ReportQueue
+from det_keras.core.registry import MasterRegistry
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.states import is_stopping
@@ -48,6 +49,14 @@ class TrialBackend(MasterBackend):
         if group == VALIDATION:
             # The search may decide on this validation to stop the trial. The report before it is delivered by then.
             self._reports.put("question about the trial's state", self._look_at_state, replaces=True)
+
+    @contextmanager
+    def open_registry(self) -> Iterator[MasterRegistry]:
+        # It has to know the checkpoints that were reported before.
+        self.flush()
+        # A Determined 0.38.1 master lets only users register.
+        with open_user_session(self._info) as session:
+            yield MasterRegistry(session.api, self.run.trial_id)
 
     def run_metadata(self) -> dict[str, Any]:
         return self._api.trials.metadata(self._trial.trial_id, patience_s=PATIENCE_S)

@@ -28,6 +28,7 @@ from det_keras.master.database.lookups import config_of, find_experiment, find_t
 from det_keras.master.database.models import CheckpointRow, TrialRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError
+from det_keras.master.registry.versions import refuse_registered
 from det_keras.master.serializers.checkpoints import checkpoint_shapes, doomed_shape
 from det_keras.master.server.calls import (
     MasterDep,
@@ -168,6 +169,7 @@ def delete(
 ) -> Response:
     """Delete all files of checkpoints, in the background."""
     with master.store.writing() as tx:
+        refuse_registered(tx, request.checkpoint_uuids, "Nothing was deleted")
         checkpoints.request_deletion(tx, request.checkpoint_uuids, ["**/*"])
     return reply()
 
@@ -178,6 +180,8 @@ def remove_files(
 ) -> Response:
     """Delete some files of checkpoints, in the background."""
     with master.store.writing() as tx:
+        if request.checkpoint_globs:
+            refuse_registered(tx, request.checkpoint_uuids, "Nothing was deleted")
         checkpoints.request_deletion(tx, request.checkpoint_uuids, request.checkpoint_globs)
     return reply()
 

@@ -21,6 +21,7 @@ from det_keras.master.database.models import (
     ExperimentRow,
     MediaRow,
     MetricRow,
+    ModelVersionRow,
     StorageRow,
     TaskRow,
     TrialRow,
@@ -219,7 +220,7 @@ def prune(store: Store, experiment_id: int) -> None:
             # It may have been continued, or deleted.
             if experiment is None or not experiment.is_pruning_due:
                 return
-            needed = _warm_starts(tx) | held_checkpoints(tx)
+            needed = _needed(tx)
             part = [rest.popleft() for _ in range(min(len(rest), _MOST_PRUNED))]
             request_deletion(tx, [uuid for uuid in part if uuid not in needed], ["**/*"])
             is_done = not rest
@@ -232,12 +233,13 @@ def superfluous(session: Session, experiment: ExperimentRow, retention: Retentio
     Args:
         session: to read with.
         experiment: the experiment.
-        retention: the policy. Checkpoints from which trials start, and those that are being verified, are kept as well.
+        retention: the policy. Also kept are checkpoints from which trials start, those that are being verified, and
+            versions of models.
     """
     found = candidates(session, experiment)
     smaller_is_better = config_of(experiment).searcher.smaller_is_better
     keep = kept(found, retention, smaller_is_better=smaller_is_better)
-    keep |= _warm_starts(session) | held_checkpoints(session)
+    keep |= _needed(session)
     return [candidate.uuid for candidate in found if candidate.uuid not in keep]
 
 
@@ -273,6 +275,8 @@ def _retention(experiment: ExperimentRow) -> Retention:
     return Retention(storage.save_experiment_best, storage.save_trial_best, storage.save_trial_latest)
 
 
-def _warm_starts(session: Session) -> set[str]:
-    query = select(TrialRow.warm_start_uuid).where(TrialRow.warm_start_uuid.is_not(None))
-    return {uuid for uuid in session.scalars(query) if uuid is not None}
+def _needed(session: Session) -> set[str]:
+    """Return what no policy deletes: where trials start, what is being verified, and versions of models."""
+    warm_starts = select(TrialRow.warm_start_uuid).where(TrialRow.warm_start_uuid.is_not(None))
+    found = {uuid for uuid in session.scalars(warm_starts) if uuid is not None}
+    return found | held_checkpoints(session) | set(session.scalars(select(ModelVersionRow.checkpoint_uuid)))

@@ -14,7 +14,7 @@ class Subject(NamedTuple):
     """A thing that pages show.
 
     Attributes:
-        kind: ``experiment``, ``trial``, ``task``, ``workspace`` or ``project``; `EVERYTHING` has a kind of its own.
+        kind: ``experiment``, ``trial``, ``task``, ``workspace``, ``project`` or ``model``; `EVERYTHING` has its own.
         id: its number, or the id of the task.
     """
 

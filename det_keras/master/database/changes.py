@@ -18,6 +18,8 @@ from det_keras.master.database.models import (
     CheckpointRow,
     ExperimentRow,
     MediaRow,
+    ModelRow,
+    ModelVersionRow,
     PinRow,
     ProjectRow,
     TaskRow,
@@ -48,6 +50,8 @@ _SUBJECTS: dict[type[Base], tuple[str, str]] = {
     WorkspaceRow: ("workspace", "id"),
     ProjectRow: ("project", "id"),
     PinRow: ("workspace", "workspace_id"),
+    ModelRow: ("model", "id"),
+    ModelVersionRow: ("model", "model_id"),
 }
 
 

@@ -10,11 +10,19 @@ from det_keras.master import lifecycle
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.accounts.links import delete_links
 from det_keras.master.database.lookups import find_experiment
-from det_keras.master.database.models import ExperimentRow, ProjectRow, TaskRow
+from det_keras.master.database.models import (
+    CheckpointRow,
+    ExperimentRow,
+    ModelRow,
+    ProjectRow,
+    TaskRow,
+    TrialRow,
+)
 from det_keras.master.database.notifier import DELETIONS
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import ApiError, FailedPreconditionError
 from det_keras.master.experiments.reporting import controller_of
+from det_keras.master.registry.versions import refuse_registered
 from det_keras.master.tasks.jobs import kill_job
 from det_keras.master.teams import projects, workspaces
 from det_keras.master.teams.placing import forget_if_deleted, forget_workspace_if_deleted
@@ -66,12 +74,15 @@ def begin_deletion(tx: Transaction, experiment: ExperimentRow) -> None:
     """Have the garbage collector delete an ended experiment, with its trials, checkpoints and logs.
 
     Raises:
-        FailedPreconditionError: it has not ended.
+        FailedPreconditionError: it has not ended, or a version of a model needs a checkpoint of it.
     """
     if experiment.state == states.DELETING:
         return
     if not lifecycle.experiment_may_become(experiment.state, states.DELETING):
         raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
+    trials = select(TrialRow.id).where(TrialRow.experiment_id == experiment.id)
+    stored = select(CheckpointRow.uuid).where(CheckpointRow.trial_id.in_(trials))
+    refuse_registered(tx, stored, f"Experiment {experiment.id} cannot be deleted")
     experiment.state = states.DELETING
     # At once: the rest is deleted by and by.
     delete_links(tx, experiment.id)
@@ -110,9 +121,15 @@ def delete_workspace(tx: Transaction, caller: Caller, workspace_id: int) -> bool
 
     Raises:
         ApiError: it does not exist, belongs to somebody else or is the first one.
-        FailedPreconditionError: experiments of it have not ended.
+        FailedPreconditionError: experiments of it have not ended, or it has models.
     """
     workspace = workspaces.deletable(tx, caller, workspace_id)
+    models = tx.scalars(select(ModelRow.name).where(ModelRow.workspace_id == workspace_id)).all()
+    if models:
+        raise FailedPreconditionError(
+            f"The workspace {workspace.name!r} has {len(models)} models in the registry, such as {models[0]!r}. "
+            "Move or delete them first."
+        )
     found = tx.scalars(select(ProjectRow).where(ProjectRow.workspace_id == workspace_id)).all()
     _delete_experiments(tx, found)
     workspace.is_deleting = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from det_keras.master.database.lookups import config_of
-from det_keras.master.database.models import CheckpointRow, ExperimentRow, MetricRow, TrialRow
+from det_keras.master.database.models import (
+    CheckpointRow,
+    ExperimentRow,
+    MetricRow,
+    ModelRow,
+    ModelVersionRow,
+    TrialRow,
+)
 from det_keras.master.reports.metrics import live_rows
 from det_keras.master.wire import int64_map
 from det_keras.protocol.metrics import TRAINING, VALIDATION
@@ -31,6 +39,14 @@ def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[d
         MetricRow.total_batches.in_(steps), MetricRow.group.in_((TRAINING, VALIDATION))
     )
     metrics = {(row.trial_id, row.total_batches, row.group): row for row in session.scalars(query)}
+    registered: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    versions = (
+        select(ModelVersionRow.checkpoint_uuid, ModelRow.name, ModelVersionRow.version)
+        .join(ModelRow, ModelRow.id == ModelVersionRow.model_id)
+        .where(ModelVersionRow.checkpoint_uuid.in_([row.uuid for row in rows]))
+    )
+    for uuid, name, version in session.execute(versions.order_by(ModelRow.id, ModelVersionRow.version)):
+        registered[uuid].append({"modelName": name, "version": version})
     configs = {row.id: config_of(row).hidden() for row in experiments.values()}
     shapes = []
     for row in rows:
@@ -44,6 +60,7 @@ def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[d
                 metrics.get((*at, TRAINING)),
                 metrics.get((*at, VALIDATION)),
             )
+            | {"modelVersions": registered[row.uuid]}
         )
     return shapes
 

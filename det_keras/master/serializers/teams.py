@@ -34,7 +34,7 @@ class _Counts(NamedTuple):
 
 def workspace_shapes(session: Session, rows: Sequence[WorkspaceRow], user_id: int) -> list[dict[str, Any]]:
     """Return `Workspace`s as a user sees them: pinned or not."""
-    users = _usernames(session)
+    users = usernames(session)
     pins: dict[int, Any] = {
         row.workspace_id: row.pinned_at
         for row in session.scalars(select(PinRow).where(PinRow.user_id == user_id))
@@ -50,7 +50,7 @@ def workspace_shapes(session: Session, rows: Sequence[WorkspaceRow], user_id: in
 
 def project_shapes(session: Session, rows: Sequence[ProjectRow]) -> list[dict[str, Any]]:
     """Return `Project`s."""
-    users, counts = _usernames(session), _counts(session, [row.id for row in rows])
+    users, counts = usernames(session), _counts(session, [row.id for row in rows])
     workspaces = {row.id: row for row in session.scalars(select(WorkspaceRow))}
     counted = (
         select(ExperimentRow.project_id, func.count())
@@ -69,6 +69,11 @@ def project_shapes(session: Session, rows: Sequence[ProjectRow]) -> list[dict[st
         )
         for row in rows
     ]
+
+
+def usernames(session: Session) -> dict[int, str]:
+    """Return the names of all users by their numbers."""
+    return {user.id: user.username for user in session.execute(select(UserRow.id, UserRow.username))}
 
 
 def _workspace(
@@ -121,10 +126,6 @@ def _deletion(*, is_deleting: bool, failed: int) -> dict[str, str]:
         return {"state": "WORKSPACE_STATE_DELETING", "errorMessage": ""}
     message = f"{failed} experiments could not be deleted: the master's log says why."
     return {"state": "WORKSPACE_STATE_DELETE_FAILED", "errorMessage": message}
-
-
-def _usernames(session: Session) -> dict[int, str]:
-    return {user.id: user.username for user in session.execute(select(UserRow.id, UserRow.username))}
 
 
 def _counts(session: Session, project_ids: Sequence[int]) -> dict[int, _Counts]:

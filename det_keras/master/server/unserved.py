@@ -15,7 +15,6 @@ _INSTEAD = {
     "config-policies": "`det template` gives configs their defaults.",
     "generic-tasks": "`det job run` runs any command.",
     "groups": _USERS,
-    "models": "`det checkpoint list` finds checkpoints by metric, and `det checkpoint download` gets one.",
     "notebooks": "Start Jupyter where you are: `det.experimental.client` reads experiments from any notebook.",
     "oauth2": "`det token` makes logins for programs.",
     "permissions": _USERS,

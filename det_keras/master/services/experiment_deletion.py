@@ -33,6 +33,7 @@ from det_keras.master.database.models import (
     TaskRow,
     TokenRow,
     TrialRow,
+    TrialSourceRow,
     VerificationRow,
 )
 from det_keras.master.database.store import Store
@@ -138,12 +139,17 @@ class ExperimentDeletion:
         tasks = _tasks_of(experiment_id)
         trials = select(TrialRow.id).where(TrialRow.experiment_id == experiment_id)
         attempts = select(AllocationRow.id).where(AllocationRow.task_id.in_(tasks))
+        stored = select(CheckpointRow.uuid).where(CheckpointRow.trial_id.in_(trials))
         is_of_attempt = TokenRow.allocation_id.in_(attempts) | TokenRow.allocation_id.in_(copies)
         parts: Sequence[tuple[type[Base], ColumnElement[bool]]] = (
             (TokenRow, is_of_attempt),
             (LogRow, LogRow.task_id.in_(tasks)),
             (MetricRow, MetricRow.trial_id.in_(trials)),
             (MediaRow, MediaRow.trial_id.in_(trials)),
+            (
+                TrialSourceRow,
+                TrialSourceRow.trial_id.in_(trials) | TrialSourceRow.checkpoint_uuid.in_(stored),
+            ),
             (CheckpointRow, CheckpointRow.trial_id.in_(trials)),
             (AllocationRow, AllocationRow.task_id.in_(tasks)),
         )

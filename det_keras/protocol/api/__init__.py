@@ -5,6 +5,7 @@ from det_keras.protocol.api.checkpoints import Checkpoints
 from det_keras.protocol.api.experiments import Experiments
 from det_keras.protocol.api.imports import Imports
 from det_keras.protocol.api.jobs import GenericTasks, Jobs
+from det_keras.protocol.api.registry import Models
 from det_keras.protocol.api.tasks import Logs, Tasks
 from det_keras.protocol.api.teams import Projects, Templates, Tokens, Workspaces
 from det_keras.protocol.api.transport import Transport
@@ -26,6 +27,7 @@ class Api:
         generic_tasks: generic jobs of a Determined master.
         imports: runs of other trackers; only our master has these calls.
         jobs: generic jobs of our master.
+        models: the model registry.
         projects: of all workspaces.
         tasks: tasks of trials and jobs, and their allocations.
         templates: parts of configs.
@@ -42,6 +44,7 @@ class Api:
         self.generic_tasks = GenericTasks(transport)
         self.imports = Imports(transport)
         self.jobs = Jobs(transport)
+        self.models = Models(transport)
         self.projects = Projects(transport)
         self.tasks = Tasks(transport)
         self.templates = Templates(transport)

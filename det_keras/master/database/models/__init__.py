@@ -22,6 +22,7 @@ from det_keras.master.database.models.experiments import (
     TrialRow,
     VerificationRow,
 )
+from det_keras.master.database.models.registry import ModelRow, ModelVersionRow, TrialSourceRow
 from det_keras.master.database.models.reports import (
     CheckpointRow,
     MediaRow,
@@ -42,6 +43,8 @@ __all__ = [
     "LogRow",
     "MediaRow",
     "MetricRow",
+    "ModelRow",
+    "ModelVersionRow",
     "PinRow",
     "PlainText",
     "ProjectRow",
@@ -56,6 +59,7 @@ __all__ = [
     "TemplateRow",
     "TokenRow",
     "TrialRow",
+    "TrialSourceRow",
     "UserRow",
     "UtcTime",
     "VerificationRow",
