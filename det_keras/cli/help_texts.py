@@ -283,6 +283,66 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Print the variables that another client needs for this master, as shell commands.",
         'eval "$(det deploy local credentials)"',
     ),
+    "det model": HelpText.of(
+        "The model registry: named models, each with numbered versions that are checkpoints. Garbage collection keeps\n"
+        "them. An alias such as champion moves from version to version.",
+        "det model register-version digits 2b3f...",
+        "det model list",
+    ),
+    "det model list": HelpText.of(
+        "List the models, those that were changed last at the end.",
+        "det model list",
+        "det model list --label vision",
+    ),
+    "det model create": HelpText.of(
+        "Create a model. Its name is unique on the master, whatever the case of its letters.",
+        "det model create digits --description Handwriting --label vision",
+    ),
+    "det model register-version": HelpText.of(
+        "Register a checkpoint as the next version of a model. One that is a version already keeps its number.",
+        "det model register-version digits 2b3f... --alias candidate",
+    ),
+    "det model describe": HelpText.of(
+        "Show a model, and one of its versions with where it comes from.",
+        "det model describe digits",
+        "det model describe digits@champion",
+    ),
+    "det model list-versions": HelpText.of(
+        "List the versions of a model, newest first.", "det model list-versions digits"
+    ),
+    "det model download": HelpText.of(
+        "Download the checkpoint of a version, verified.",
+        "det model download digits@champion",
+        "det model download digits:3 -o digits-3",
+    ),
+    "det model alias": HelpText.of(
+        "Give a version an alias, which the other versions of the model lose.",
+        "det model alias digits:3 champion",
+        "det model alias digits:3 champion --remove",
+    ),
+    "det model label": HelpText.of(
+        "Add labels to a model, or remove some.", "det model label digits vision reviewed"
+    ),
+    "det model metadata": HelpText.of(
+        "Set values in the metadata of a model, or remove some.",
+        "det model metadata digits team=vision reviewed=true",
+        "det model metadata digits reviewed --remove",
+    ),
+    "det model edit": HelpText.of(
+        "Rename a model, or describe it anew.", "det model edit digits --new-name letters"
+    ),
+    "det model move": HelpText.of(
+        "Move a model of yours to another workspace.", "det model move digits --workspace vision"
+    ),
+    "det model archive": HelpText.of(
+        "Let a model take no changes and no versions.", "det model archive digits"
+    ),
+    "det model unarchive": HelpText.of("Let a model take changes again.", "det model unarchive digits"),
+    "det model delete": HelpText.of(
+        "Delete a model of yours, or a version of it. Checkpoints stay, and are collected as others are.",
+        "det model delete digits:3",
+        "det model delete digits --yes",
+    ),
     "det template": HelpText.of(
         "Parts of configs under a name: what a config does not say is taken from its template.",
         "det template create gpu gpu.yaml",

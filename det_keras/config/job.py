@@ -26,6 +26,8 @@ class JobConfig(Section):
         description: a sentence about the job.
         data: values for the script, which reads them as `context.config_data`; values under ``data.secrets`` are hidden
             in every view.
+        model: a model of the registry, such as ``digits@champion``, ``digits:3`` or ``digits`` for the newest version;
+            `context.load_checkpoint_model()` returns it. The version is chosen when the job is submitted.
         workspace: a field of the original.
         project: a field of the original.
         entrypoint: the command: text for the shell, or a list of arguments; also given as `entrypoint_script`.
@@ -42,6 +44,7 @@ class JobConfig(Section):
     name: str = setting(Text(empty=False), factory=lambda: generated_name("Command"))
     description: str | None = optional(Text())
     data: dict[str, Any] = setting(PlainMapping(), factory=dict)
+    model: str | None = optional(Text(empty=False))
     workspace: str = setting(Text(), "")
     project: str = setting(Text(), "", inert=True)
     entrypoint: Entrypoint | None = optional(EntrypointKind())

@@ -107,13 +107,13 @@ class MasterRegistry:
 
     def register(self, name: str, checkpoint_uuid: str, description: ModelDescription) -> ModelVersion:
         """Register a checkpoint; see `Registry`."""
-        try:
-            self._api.models.create(name, {})
-        except MasterError as error:
-            if error.status != _CONFLICT:
-                raise
         fields: dict[str, Any] = {"comment": description.description, "labels": list(description.labels)}
         if self._api.accounts.is_determined():
+            try:
+                self._api.models.create(name, {})
+            except MasterError as error:
+                if error.status != _CONFLICT:
+                    raise
             if description.aliases:
                 logger.warning(
                     "The aliases %s of model %r are not set: the registry of a Determined master has none.",
@@ -121,7 +121,7 @@ class MasterRegistry:
                     name,
                 )
         else:
-            fields["aliases"] = list(description.aliases)
+            fields |= {"aliases": list(description.aliases), "createModel": True}
         return _version(self._api.models.register(name, checkpoint_uuid, fields))
 
     def find(self, reference: ModelReference) -> ModelVersion:

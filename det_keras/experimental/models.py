@@ -19,9 +19,9 @@ class OrderBy(enum.Enum):
     """The direction of a sorted list."""
 
     ASCENDING = "ORDER_BY_ASC"
-    ASC = "ORDER_BY_ASC"
+    ASC = ASCENDING
     DESCENDING = "ORDER_BY_DESC"
-    DESC = "ORDER_BY_DESC"
+    DESC = DESCENDING
 
 
 #: The name that Determined gave it for lists of models.

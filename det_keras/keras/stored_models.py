@@ -47,7 +47,8 @@ class StoredModels:
             checkpoint_uuid: load this checkpoint.
             model: load a version of this model in the registry: ``digits`` is the newest, ``digits:3`` has a number,
                 ``digits@champion`` an alias. In a local run, of the run directory if it has the model, else of the
-                master. All ranks call it, and load the same version.
+                master. All ranks call it, and load the same version. In a job (`det job run`) the `model` of its config
+                by default.
             best: with `trial_id`, load the best checkpoint by the searcher's metric instead of the newest.
             custom_objects: name -> class or function, for objects that Keras cannot find itself.
 
@@ -58,6 +59,8 @@ class StoredModels:
             ValueError: not exactly one of `trial_id`, `checkpoint_uuid` and `model` is given, or `model` is malformed.
             CheckpointError: there is no such checkpoint, or it cannot be loaded.
         """
+        if trial_id is None and checkpoint_uuid is None and model is None and self.core.info is not None:
+            model = self.core.info.task_config.get("model")
         given = {"trial_id": trial_id, "checkpoint_uuid": checkpoint_uuid, "model": model}
         if sum(value is not None for value in given.values()) != 1:
             raise ValueError(

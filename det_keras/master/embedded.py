@@ -31,6 +31,7 @@ from det_keras.master.errors import UnavailableError
 from det_keras.master.experiments.experiments import Experiments
 from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.experiments.search_state import store_searches
+from det_keras.master.registry.versions import pinned
 from det_keras.master.reports.batcher import ReportBatcher
 from det_keras.master.reports.series import Curves
 from det_keras.master.reports.system import SystemMetrics
@@ -143,7 +144,7 @@ class EmbeddedMaster:
             )
         self.default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
         self.experiments = Experiments(store, self.bundles, self.default_storage, self.pool)
-        self.jobs = Jobs(store, self.bundles, self.pool)
+        self.jobs = Jobs(store, self.bundles, self.pool, pin_model=pinned)
         self.queue = LiveQueue(store, self.pool, policy or make_policy())
         launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts)
         self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, self.queue, notifier)

@@ -21,7 +21,8 @@ PAGES = (
     "/experiments", "/experiments?archived=true", "/experiments/{e}", "/experiments/{e}/search",
     "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/config",
     "/experiments/{e}/fork", "/compare?experiment={e}&experiment={e}", "/trials/{t}",
-    "/trials/{t}/logs", "/compare?trial={t}&trial={u}", "/trials", "/projects", "/cluster", "/jobs", "/nowhere",
+    "/trials/{t}/logs", "/compare?trial={t}&trial={u}", "/trials", "/projects",
+    "/models", "/models?archived=true", "/cluster", "/jobs", "/nowhere",
 )  # fmt: skip
 
 

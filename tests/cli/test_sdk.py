@@ -159,14 +159,17 @@ def test_every_name_can_be_imported(run, module, names):
 @pytest.mark.parametrize(
     ("used", "name"),
     [
-        ("Model.get()", "client.Model"),
+        ("User.get()", "client.User"),
         ("client.create_user('a', False)", "client.create_user"),
-        ("Determined().get_model('m')", "Determined.get_model"),
-        ("isinstance(1, Model)", "client.Model"),
+        ("Determined().get_workspace('m')", "Determined.get_workspace"),
+        ("isinstance(1, User)", "client.User"),
     ],
 )
 def test_what_is_not_there_says_what_to_do(run, used, name):
-    done = run(f"from determined.experimental import Determined, Model, client; {used}")
+    done = run(
+        f"from determined.experimental.client import Determined, User; "
+        f"from determined.experimental import client; {used}"
+    )
     last = done.stderr.splitlines()[-1]
     assert f"det_keras has no `determined.experimental.{name}`. Install the original" in last
     assert "det deploy local credentials" in last
@@ -203,7 +206,7 @@ def test_what_is_not_there_may_be_written_in_annotations(run):
     done = run(
         """
 from determined.experimental import Model, client
-def use(model: Model | None, other: None | client.User) -> "Model": ...
+def use(model: Model | None, other: None | client.User) -> "client.Workspace": ...
 """
     )
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from det_keras.master.embedded import open_store
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.experiments import Draft, Experiments
 from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.registry.versions import pinned
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.live_queue import LiveQueue
@@ -50,7 +51,7 @@ class Office:
         self.experiments = Experiments(
             self.store, bundles, {"type": "directory", "container_path": "/x"}, self.pool
         )
-        self.jobs = Jobs(self.store, bundles, self.pool)
+        self.jobs = Jobs(self.store, bundles, self.pool, pin_model=pinned)
         self.queue = LiveQueue(self.store, self.pool, PriorityPolicy())
 
     def rows(self, row_class, *conditions):

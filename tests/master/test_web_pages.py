@@ -78,6 +78,7 @@ PAGES = (
     "/experiments/{e}/config", "/trials/{t}", "/trials/{t}/logs", "/experiments/{e}/trials/{t}/overview",
     "/experiments/{e}/fork", "/experiments/{e}/fork?trial={t}", "/compare", "/compare?trial={t}",
     "/compare?experiment={e}&trial={t}", "/trials", "/trials?q=lr<1&group=lr", "/cluster", "/jobs", "/projects",
+    "/models", "/models?archived=true",
     "/signin",
 )  # fmt: skip
 

@@ -81,8 +81,6 @@ def test_users_are_made_and_change_their_passwords(stock, stock_master):
 
 
 def test_what_is_not_served_is_named(stock):
-    text = stock.refused("model", "create", "mine")
-    assert "POST /api/v1/models is not served by this master. `det checkpoint list`" in text
     assert "/api/v1/notebooks is not served" in stock.refused("notebook", "start")
     assert "workspaceName" in stock.out("notebook", "list")
 

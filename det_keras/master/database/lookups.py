@@ -1,15 +1,16 @@
-"""Looks up experiments and trials by number, and their configs, each parsed once."""
+"""Looks up experiments and trials by number, and their configs, each parsed once; and what was changed meanwhile."""
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
 from det_keras.config import ExperimentConfig
 from det_keras.master.database.models import ExperimentRow, TrialRow
-from det_keras.master.errors import NotFoundError
+from det_keras.master.errors import AbortedError, NotFoundError
 from det_keras.master.wire import encode_json
 
 
@@ -47,6 +48,26 @@ def config_of_trial(session: Session, trial: TrialRow) -> ExperimentConfig:
     experiment = session.get(ExperimentRow, trial.experiment_id)
     assert experiment is not None
     return config_of(experiment)
+
+
+def refuse_overtaken(row: object, what: str, read: Mapping[str, str | None] | None) -> None:
+    """Refuse a change by a client that has read an older text.
+
+    Args:
+        row: what is changed.
+        what: its name in the message.
+        read: texts by the names of columns, as the client has read them; None for none.
+
+    Raises:
+        AbortedError: somebody else has changed a text since.
+    """
+    for name, text in (read or {}).items():
+        # Browsers do not keep the kind of a line's end.
+        if text is not None and getattr(row, name).splitlines() != text.splitlines():
+            raise AbortedError(
+                f"The {name} of {what} changed after you had opened this editor, and nothing was saved. Copy your "
+                "text, cancel, and edit the current one."
+            )
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,11 +18,11 @@ from det_keras.errors import ConfigError
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.concealing import without_copied_secrets
 from det_keras.master.database.context_store import ContextStore, FileEntry
-from det_keras.master.database.lookups import find_experiment
+from det_keras.master.database.lookups import find_experiment, refuse_overtaken
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
 from det_keras.master.database.notifier import DELETIONS, WORK
 from det_keras.master.database.store import Store, Transaction
-from det_keras.master.errors import AbortedError, InvalidArgumentError, NotFoundError
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
 from det_keras.master.experiments.bulk import begin_deletion, set_archived
 from det_keras.master.experiments.controller import ExperimentController
@@ -339,7 +339,7 @@ class Experiments:
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
-            _check_unchanged(experiment, changes.get("if_unchanged") or {})
+            refuse_overtaken(experiment, f"experiment {experiment.id}", changes.get("if_unchanged"))
             config = dict(experiment.config)
             for name in ("name", "description"):
                 if changes.get(name) is not None:
@@ -442,21 +442,6 @@ def _row(owner_id: int, loaded: LoadedConfig[ExperimentConfig], **fields: Any) -
         start_time=now(),
         **fields,
     )
-
-
-def _check_unchanged(experiment: ExperimentRow, read: Mapping[str, Any]) -> None:
-    """Refuse a change by a client that has read an older text.
-
-    Raises:
-        AbortedError: somebody else has changed a text since.
-    """
-    for name, text in read.items():
-        # Browsers do not keep the kind of a line's end.
-        if getattr(experiment, name).splitlines() != text.splitlines():
-            raise AbortedError(
-                f"The {name} of experiment {experiment.id} changed after you had opened this editor, and nothing was"
-                " saved. Copy your text, cancel, and edit the current one."
-            )
 
 
 def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from det_keras.master.accounts.auth import Caller
+from det_keras.master.database.lookups import refuse_overtaken
 from det_keras.master.database.models import ModelRow, ModelVersionRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import (
@@ -86,12 +87,15 @@ def change(tx: Transaction, identifier: str, changes: Mapping[str, Any]) -> Mode
     Args:
         tx: the transaction.
         identifier: its name or number.
-        changes: `name`, `description`, `notes`, `labels` and `meta`; those that are absent or None stay.
+        changes: `name`, `description`, `notes`, `labels` and `meta`; those that are absent or None stay. And
+            `if_unchanged`: texts that the caller has read.
 
     Raises:
+        AbortedError: a text is not as `if_unchanged` says.
         ApiError: it does not exist or is archived, or the name is taken, or a value is invalid.
     """
     row = open_model(tx, identifier)
+    refuse_overtaken(row, f"the model {row.name!r}", changes.get("if_unchanged"))
     name = changes.get("name")
     if name is not None and name != row.name:
         row.name = _free_name(tx, name, but=row.id)

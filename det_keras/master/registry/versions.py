@@ -14,10 +14,10 @@ from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import CheckpointRow, ModelRow, ModelVersionRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from det_keras.master.registry.models import find_model, open_model, set_fields
+from det_keras.master.registry.models import create, find_model, open_model, set_fields
 from det_keras.master.teams.workspaces import refuse_others
 from det_keras.protocol import states
-from det_keras.protocol.registry import NEWEST, alias_problem
+from det_keras.protocol.registry import NEWEST, ModelReference, alias_problem
 from det_keras.protocol.values import now
 
 
@@ -67,8 +67,36 @@ def find_by_alias(session: Session, identifier: str, alias: str) -> tuple[ModelR
     )
 
 
+def pinned(session: Session, text: str) -> str:
+    """Return the reference ``model:version`` to the version that a reference names at this time.
+
+    Args:
+        session: to read with.
+        text: such as ``digits@champion``.
+
+    Raises:
+        InvalidArgumentError: it is malformed.
+        NotFoundError: there is no such version.
+    """
+    try:
+        reference = ModelReference.parse(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"`model`: {error}") from None
+    if reference.version is None:
+        model, row = find_by_alias(session, reference.name, reference.alias)
+    else:
+        model, row = find_version(session, reference.name, reference.version)
+    return f"{model.name}:{row.version}"
+
+
 def register(
-    tx: Transaction, caller: Caller, identifier: str, checkpoint_uuid: str, fields: Mapping[str, Any]
+    tx: Transaction,
+    caller: Caller,
+    identifier: str,
+    checkpoint_uuid: str,
+    fields: Mapping[str, Any],
+    *,
+    creates_model: bool = False,
 ) -> tuple[ModelRow, ModelVersionRow]:
     """Register a checkpoint as the next version of a model; any user may, and tasks for their owners.
 
@@ -81,13 +109,19 @@ def register(
         identifier: name or number of the model.
         checkpoint_uuid: the checkpoint, which garbage collection keeps from now on.
         fields: `name`, `comment`, `notes`, `labels`, `meta` and `aliases`, as far as they are given.
+        creates_model: whether a model of this name is created if there is none.
 
     Raises:
         NotFoundError: the model or the checkpoint does not exist.
         FailedPreconditionError: the model is archived, or the checkpoint was deleted or is about to be.
         InvalidArgumentError: an alias or a field is invalid.
     """
-    model = open_model(tx, identifier)
+    try:
+        model = open_model(tx, identifier)
+    except NotFoundError:
+        if not creates_model:
+            raise
+        model = create(tx, caller, identifier, {})
     checkpoint = find_checkpoint(tx, checkpoint_uuid)
     known = (ModelVersionRow.model_id == model.id) & (ModelVersionRow.checkpoint_uuid == checkpoint.uuid)
     row = tx.scalar(select(ModelVersionRow).where(known))

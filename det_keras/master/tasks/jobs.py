@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Select, select
@@ -41,13 +41,22 @@ class Jobs:
         store: the database.
         bundles: the store of the jobs' files.
         pool: where jobs run.
+        pin_model: returns the reference with a version to the model that a config names, or raises ApiError.
     """
 
-    def __init__(self, store: Store, bundles: ContextStore, pool: ResourcePool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bundles: ContextStore,
+        pool: ResourcePool,
+        *,
+        pin_model: Callable[[Session, str], str],
+    ) -> None:
         self._store = store
         self._bundles = bundles
         self._pool = pool
         self._find_template = finder(store)
+        self._pin_model = pin_model
 
     def create(
         self,
@@ -76,7 +85,7 @@ class Jobs:
 
         Raises:
             InvalidArgumentError: the config or the files cannot be used; nothing is stored.
-            NotFoundError: the workspace does not exist, or is archived.
+            NotFoundError: the workspace does not exist or is archived, or the model has no such version.
         """
         try:
             layers = (self._find_template(template),) if template else ()
@@ -96,6 +105,9 @@ class Jobs:
             # used it. From here it cannot: it checks in a transaction whether a bundle is used, and this transaction
             # holds the lock of writers until the new row is committed.
             self._bundles.add_missing(context, files)
+            job = loaded.config.to_dict()
+            if loaded.config.model is not None:
+                job["model"] = self._pin_model(tx, loaded.config.model)
             tx.add(
                 TaskRow(
                     id=task_id,
@@ -104,7 +116,7 @@ class Jobs:
                     workspace_id=open_workspace(tx, workspace_id, loaded.config.workspace),
                     job_id=str(uuid.uuid4()),
                     description=loaded.config.description or loaded.config.name,
-                    config=loaded.config.to_dict(),
+                    config=job,
                     context=context,
                     slots=slots,
                     start_time=now(),

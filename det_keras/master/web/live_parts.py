@@ -32,9 +32,10 @@ router = APIRouter(include_in_schema=False)
 MOST_PARTS = 60
 _LONGEST_ADDRESS = 20_000
 _LONGEST_MARK = 64
-# What pages show; all of it only reads.
+# What pages show; all of it only reads. Below a checkpoint is its archive, which is no part of a page.
 _ALLOWED = re.compile(
-    r"/(experiments|trials|projects|jobs|cluster|compare|figures|tables|api/v1/trials)(?![\w.-])"
+    r"/(experiments|trials|projects|models|jobs|cluster|compare|figures|tables|api/v1/trials)(?![\w.-])"
+    r"|/checkpoints/[\w-]+(?![\w./-])"
 )
 _MOST_BYTES = 32 << 20
 _OK = 200

@@ -54,12 +54,22 @@ class DescribedBody(Message):
         return given
 
 
+class ReadTexts(Message):
+    """Texts of a model as the caller has read them."""
+
+    name: str | None = None
+    description: str | None = None
+    notes: str | None = None
+
+
 class ModelBody(DescribedBody):
     """A model to create, or its changes."""
 
     description: str | None = None
     workspace_id: int = 0
     workspace_name: str = ""
+    # Not in Determined's API: nothing is changed if one of these texts is another one by now.
+    if_unchanged: ReadTexts | None = None
 
 
 class VersionBody(DescribedBody):
@@ -72,7 +82,10 @@ class NewVersionBody(VersionBody):
     """A checkpoint to register as the next version."""
 
     checkpoint_uuid: str
+    # Not in Determined's API, as what follows.
     aliases: list[str] = Field(default_factory=list)
+    # Creates the model if there is none of this name.
+    create_model: bool = False
 
 
 class AliasBody(Message):
@@ -241,7 +254,14 @@ def register(
 ) -> Response:
     """Register a checkpoint as the next version; one that is a version already is returned as it is."""
     with master.store.writing() as tx:
-        row, version = versions.register(tx, caller, model, request.checkpoint_uuid, request.fields())
+        row, version = versions.register(
+            tx,
+            caller,
+            model,
+            request.checkpoint_uuid,
+            request.fields(),
+            creates_model=request.create_model,
+        )
         return reply({"modelVersion": version_shapes(tx, row, [version])[0]})
 
 

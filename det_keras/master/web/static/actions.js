@@ -18,16 +18,17 @@ export function arm() {
     await change(button, address, done, { body, method }, go);
   });
   document.addEventListener("click", async (event) => {
-    // Sends what the user enters as one field: a text, or a whole number of `unit`.
+    // Sends what the user enters: as one field, a text or a whole number of `unit`, or in the place of {} in the address.
     const button = event.target.closest("[data-ask]");
     if (button === null) return;
-    const { ask: address, field, question, input, unit } = button.dataset;
+    const { ask: address, field, question, input, unit, method = "POST", body = "{}" } = button.dataset;
     const word = button.textContent.trim();
     const given = await ask(question, "", word, { input });
     if (!given) return;
     if (unit && !/^\d+$/.test(given)) return say(`The ${field} must be a whole number of ${unit}.`);
-    const body = JSON.stringify({ [field]: unit ? Number(given) : given });
-    await change(button, address, `${word}: done.`, { method: "POST", body });
+    const fields = { ...JSON.parse(body), ...(field && { [field]: unit ? Number(given) : given }) };
+    const path = address.replace("{}", encodeURIComponent(given));
+    await change(button, path, `${word}: done.`, { method, body: JSON.stringify(fields) });
   });
   // No submit button: Enter in the field of the dialog would press the first of them.
   document.getElementById("ask-no").addEventListener("click", () => document.getElementById("ask").close("no"));
