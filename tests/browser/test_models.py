@@ -105,7 +105,7 @@ def test_model_is_made_described_archived_and_deleted(page, site):
     page.get_by_role("link", name=EVIL).click()
     page.get_by_role("button", name="Edit the description").click()
     page.locator("textarea.editor").fill(EVIL)
-    page.get_by_role("button", name="Save", exact=True).last.click()
+    page.locator("form.editing button[type=submit]").click()
     expect(page.locator("#description")).to_have_text(EVIL)
     page.get_by_role("button", name="Archive").click()
     expect(page.locator("#heading h1")).to_contain_text("archived")
