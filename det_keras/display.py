@@ -78,6 +78,38 @@ def speed_text(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
+_DONE = {
+    "cancel": "canceled",
+    "login": "logged in",
+    "logout": "logged out",
+    "pin": "pinned",
+    "refused login": "refused a login",
+    "set": "set",
+    "stop": "stopped",
+    "unpin": "unpinned",
+}
+
+
+def deed_text(entry: Mapping[str, Any]) -> str:
+    """Return what an entry of the record of changes says was done and by whom, such as ``killed by ada``."""
+    first, _, rest = entry["verb"].partition(" ")
+    done = (
+        _DONE.get(entry["verb"]) or f"{first}{'d' if first.endswith('e') else 'ed'}{' ' * bool(rest)}{rest}"
+    )
+    who = entry["username"] or "nobody"
+    if entry["tokenId"] is not None:
+        who += f" (token {entry['tokenId']})"
+    if entry["allocationId"] is not None:
+        who += f" (task {entry['allocationId']})"
+    return f"{done} by {who}"
+
+
+def object_text(entry: Mapping[str, Any]) -> str:
+    """Return what an entry of the record of changes is about, such as ``link 3 of experiment 7``."""
+    text = f"{entry['kind']} {entry['objectId']}".strip()
+    return f"{text} of {entry['ofKind']} {entry['ofId']}" if entry["ofKind"] else text
+
+
 def size_text(size_bytes: float) -> str:
     """Return a number of bytes: ``2.5KB``."""
     if size_bytes < 1024:

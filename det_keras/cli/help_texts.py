@@ -241,6 +241,12 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Show the address, the version and the ids of the master, and what its files occupy.",
         "det master info --json",
     ),
+    "det master audit": HelpText.of(
+        "Show who changed what, latest first: user, access token or task, time, object and address.\n"
+        "Administrators see everything, others what they did and what was done with what is theirs.",
+        "det master audit --object experiment:7",
+        "det master audit --by ada --days 30 --json",
+    ),
     "det master prune": HelpText.of(
         "Show what of the logs, runs without a master and environments may be deleted; what is in use never is.\n"
         "What is named by an option is deleted after a question.",

@@ -17,6 +17,7 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.launch.fork_server import Inheritance
 from det_keras.master import log_file, process
+from det_keras.master.accounts.audit import KEPT_DAYS
 from det_keras.master.app import create_app
 from det_keras.master.checkpoints.verification import DEFAULTS, ONCE
 from det_keras.master.database.notifier import Notifier
@@ -96,6 +97,7 @@ def _run(home: Home, address: Address, options: argparse.Namespace, umask: int) 
             policy=policy,
             shared_links=options.shared_links,
             verify_resume=options.verify_resume,
+            audit_days=options.audit_days,
             inheritance=Inheritance(umask, files.task),
         )
         master.connect()
@@ -174,6 +176,13 @@ def _parser() -> argparse.ArgumentParser:
         choices=DEFAULTS,
         default=os.environ.get("DET_KERAS_VERIFY_RESUME") or ONCE,
         help="when a copy of an experiment's first trial resumes and is compared, if the config does not say",
+    )
+    parser.add_argument(
+        "--audit-days",
+        type=_count,
+        metavar="DAYS",
+        default=os.environ.get("DET_KERAS_AUDIT_DAYS") or KEPT_DAYS,
+        help="how long the record of who changed what keeps an entry; 0 for ever",
     )
     return parser
 

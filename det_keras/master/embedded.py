@@ -17,6 +17,7 @@ from det_keras.launch.fork_server import NOTHING_CHANGED, Inheritance
 from det_keras.master import process
 from det_keras.master.accounts.access_tokens import AccessTokens
 from det_keras.master.accounts.attempts import LoginAttempts
+from det_keras.master.accounts.audit import KEPT_DAYS, AuditTrail
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.links import SharedLinks
 from det_keras.master.accounts.users import Users
@@ -74,6 +75,7 @@ class EmbeddedMaster:
         shared_links: whether reports are served without a login to those who have a link.
         verify_resume: when experiments are verified whose configs do not say: ``once``, ``never`` or ``always``.
         inheritance: what tasks on this machine have of the account; all that this process has by default.
+        audit_days: how long the record of changes keeps an entry; 0 for ever.
 
     Raises:
         DetError: Ray is not installed.
@@ -97,6 +99,7 @@ class EmbeddedMaster:
         shared_links: bool = False,
         verify_resume: str = verification.NEVER,
         inheritance: Inheritance = NOTHING_CHANGED,
+        audit_days: int = KEPT_DAYS,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -110,7 +113,8 @@ class EmbeddedMaster:
             cert_file=cert_file,
         )
         self.accounts = Accounts(store, home)
-        self.login_attempts = LoginAttempts()
+        self.audit_trail = AuditTrail(store)
+        self.login_attempts = LoginAttempts(when_refused=self.audit_trail.note_refused_login)
         self.report_batcher = ReportBatcher(store, report_metrics)
         self.curves = Curves(store)
         self.system_metrics = SystemMetrics(store)
@@ -153,7 +157,13 @@ class EmbeddedMaster:
             verification.set_default(tx, verify_resume if self.pool.is_one_machine else verification.NEVER)
         self.verifier = Verifier(home, store, self.pool, launcher, self.accounts, self.queue, notifier)
         self.garbage_collector = GarbageCollector(
-            store, self.pool, self.bundles, notifier, self.identity.cluster_id, self.system_metrics
+            store,
+            self.pool,
+            self.bundles,
+            notifier,
+            self.identity.cluster_id,
+            self.system_metrics,
+            audit_days,
         )
         self.settler = Settler(store, notifier)
         self.database_watch = DatabaseWatch(store)

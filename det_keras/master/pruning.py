@@ -15,11 +15,15 @@ from sqlalchemy import func, select
 
 from det_keras.home import Home
 from det_keras.launch.environments.cache import EnvironmentCache
-from det_keras.master.database.models import LogRow, TaskRow
+from det_keras.master.accounts.audit import older_than
+from det_keras.master.database.models import AuditRow, LogRow, TaskRow
 from det_keras.master.database.store import Store
 from det_keras.master.services.experiment_deletion import delete_in_parts
 from det_keras.master.usage import size_of
 from det_keras.protocol.values import now
+
+# What an entry occupies without its detail, about.
+_ENTRY_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,24 @@ class Pruning:
                     if not is_dry:
                         shutil.rmtree(folder, ignore_errors=True)
         return Superfluous("runs without a master", count, size)
+
+    def changes(self, days: int, *, is_dry: bool) -> Superfluous:
+        """Delete the entries of the record of changes that are so many days old.
+
+        Args:
+            days: 0 for all.
+            is_dry: only say what would be deleted.
+
+        Raises:
+            UnavailableError: the database cannot be used at the moment.
+        """
+        condition = older_than(days)
+        with self._store.reading() as session:
+            size = func.sum(func.length(AuditRow.detail) + _ENTRY_BYTES)
+            count, length = session.execute(select(func.count(AuditRow.id), size).where(condition)).one()
+        if not is_dry:
+            delete_in_parts(self._store, AuditRow, condition)
+        return Superfluous("entries of the record of changes", count, length or 0)
 
     def environments(self, *, is_dry: bool) -> Superfluous:
         """Delete the Python environments that no task uses at the moment.

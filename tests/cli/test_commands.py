@@ -483,7 +483,7 @@ def test_old_things_are_shown_before_they_are_deleted(det):
     shown = det.out("master", "prune")
     assert "runs without a master" in shown
     assert "2.0KB" in shown
-    assert shown.endswith("Name what to delete: --logs DAYS, --runs DAYS, --environments.\n")
+    assert shown.endswith("Name what to delete: --logs DAYS, --runs DAYS, --environments, --audit DAYS.\n")
     assert "There is nothing to delete." in det.out("master", "prune", "--runs", "1")
     refused = det("master", "prune", "--runs", "0")
     assert refused.returncode == 1

@@ -24,6 +24,7 @@ LOCAL = {
     "deploy local cluster-up",
     "deploy local credentials",
     "deploy local logs",
+    "master audit",
     "master backup",
     "master check",
     "master copy-database",

@@ -13,6 +13,7 @@ from det_keras.cli.arguments import add_json, add_raw, add_yes, confirm, id_list
 from det_keras.cli.commands import report, sharing, steering
 from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
 from det_keras.cli.commands.teams import project
+from det_keras.cli.commands.teams.audit import last_changes
 from det_keras.cli.download import best_checkpoints_first
 from det_keras.cli.following import follow, logs
 from det_keras.cli.following.progress import best_validation
@@ -183,6 +184,8 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
         facts["Labels"] = ", ".join(experiment["labels"])
     if (verified := _verification(session, experiment["id"])) is not None:
         facts["Resume"] = verified["text"]
+    if changes := last_changes(session, "experiment", experiment["id"]):
+        facts["Changes"] = "; ".join(changes)
     trials = _trials(session, experiment["id"])
     best = best_validation(experiment, trials)
     if best is not None and is_search(experiment):

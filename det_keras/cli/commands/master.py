@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm
+from det_keras.cli.commands.teams import audit
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 from det_keras.display import size_text
@@ -42,7 +43,7 @@ def add_parsers(nouns: Nouns) -> None:
     checking = verbs.add_parser("check", help="check the embedded master's database, code and checkpoints")
     checking.set_defaults(run=_check)
     pruning = verbs.add_parser(
-        "prune", help="show old logs, runs and environments, and delete them if you wish"
+        "prune", help="show old logs, runs, environments and changes, and delete them if you wish"
     )
     pruning.add_argument(
         "--logs", type=_days, metavar="DAYS", help="log lines of trials and jobs that ended so many days ago"
@@ -53,9 +54,16 @@ def add_parsers(nouns: Nouns) -> None:
         metavar="DAYS",
         help="runs without a master that did not change for so many days",
     )
+    pruning.add_argument(
+        "--audit",
+        type=_days,
+        metavar="DAYS",
+        help="entries of the record of changes that are so many days old; for administrators",
+    )
     pruning.add_argument("--environments", action="store_true", help="Python environments that no task uses")
     add_yes(pruning)
     pruning.set_defaults(run=_prune)
+    audit.add_verb(verbs)
     version = nouns.add_parser("version", help="print the version of this program")
     version.set_defaults(run=_version)
 
@@ -147,7 +155,9 @@ def _check(args: argparse.Namespace, settings: Settings) -> int:
 
 def _prune(args: argparse.Namespace, settings: Settings) -> int:
     wanted = {"logDays": args.logs, "runDays": args.runs, "environments": args.environments}
-    is_named = args.environments or args.logs is not None or args.runs is not None
+    if args.audit is not None:
+        wanted["auditDays"] = args.audit
+    is_named = args.environments or any(days is not None for days in (args.logs, args.runs, args.audit))
     if not is_named:
         wanted = {"logDays": 0, "runDays": 0, "environments": True}
     with open_session(settings) as session:
@@ -159,7 +169,9 @@ def _prune(args: argparse.Namespace, settings: Settings) -> int:
             [(one["kind"], f"{one['count']:,}", size_text(one["bytes"])) for one in found],
         )
         if not is_named:
-            print("Nothing was deleted. Name what to delete: --logs DAYS, --runs DAYS, --environments.")
+            print(
+                "Nothing was deleted. Name what to delete: --logs DAYS, --runs DAYS, --environments, --audit DAYS."
+            )
             return 0
         if not any(one["count"] for one in found):
             print("There is nothing to delete.")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import math
 import time
@@ -20,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from det_keras.master.errors import TooManyRequestsError, UnauthenticatedError
+from det_keras.master.errors import TooManyRequestsError, UnauthenticatedError, UnavailableError
 from det_keras.master.repeated_line import RepeatedLine
 
 logger = logging.getLogger(__name__)
@@ -92,9 +93,15 @@ class LoginAttempts:
 
     Args:
         clock: seconds that never go back.
+        when_refused: called with the name and the address of a login that was wrong, on the thread that checked it.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        when_refused: Callable[[str, str], object] = lambda name, address: None,
+    ) -> None:
+        self._when_refused = when_refused
         self._of_both = Waits(10, 60.0, clock)
         self._of_address = Waits(50, 60.0, clock)
         self._of_user = Waits(100, 4.0, clock)
@@ -141,7 +148,9 @@ class LoginAttempts:
         for waits, key in counts:
             waits.add(key)
         try:
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, check)
+            result = await asyncio.get_running_loop().run_in_executor(
+                self._threads, contextvars.copy_context().run, self._checked, user, address, check
+            )
         except UnauthenticatedError:
             self._failed.log(user[:_LONGEST_NAME], address)
             raise
@@ -157,6 +166,15 @@ class LoginAttempts:
         if len(self._known) > _MOST_KEYS:
             del self._known[next(iter(self._known))]
         return result
+
+    def _checked(self, user: str, address: str, check: Callable[[], T]) -> T:
+        try:
+            return check()
+        except UnauthenticatedError:
+            # The login is refused in any case.
+            with contextlib.suppress(UnavailableError):
+                self._when_refused(user, address)
+            raise
 
     def _refuse_early(self, user: str, address: str) -> None:
         both = (user, address)

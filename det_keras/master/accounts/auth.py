@@ -20,6 +20,7 @@ from sqlalchemy import Select, delete, select, update
 
 from det_keras.files import write_file
 from det_keras.home import Home
+from det_keras.master.database.attribution import logged_in
 from det_keras.master.database.models import AccessTokenRow, TokenRow, UserRow
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
@@ -50,6 +51,7 @@ class Caller:
         token_hash: the hash of the token.
         allocation_id: the allocation that the token was issued for; None for a login.
         is_program: whether it is an access token: it is no login, and neither ends nor begins one.
+        access_token_id: its number; None for a login or a task.
     """
 
     user_id: int
@@ -58,6 +60,7 @@ class Caller:
     token_hash: str
     allocation_id: str | None = None
     is_program: bool = False
+    access_token_id: int | None = None
 
 
 @dataclass
@@ -306,6 +309,7 @@ class Accounts:
         """
         if not user.active:
             raise PermissionDeniedError("user is inactive")
+        logged_in(user)
         known = tx.scalars(_sessions_of(user.id)).all()
         self._end(tx, known[MOST_SESSIONS - 1 :])
         return self.issue(tx, user, expires_at=now() + _SESSION)
@@ -321,7 +325,14 @@ class Accounts:
             self._entries[row.hash] = _Entry(caller, row.expires_at, user.active)
 
     def _remember_access(self, row: AccessTokenRow, user: UserRow) -> None:
-        caller = Caller(user.id, user.username, is_task=False, token_hash=row.hash, is_program=True)
+        caller = Caller(
+            user.id,
+            user.username,
+            is_task=False,
+            token_hash=row.hash,
+            is_program=True,
+            access_token_id=row.id,
+        )
         with self._lock:
             self._entries[row.hash] = _Entry(caller, row.expires_at, user.active)
 

@@ -60,6 +60,15 @@ class Users:
         self._accounts = accounts
         self._home = home
 
+    def refuse_others(self, caller: Caller) -> None:
+        """Refuse callers that are no administrators.
+
+        Raises:
+            PermissionDeniedError: the caller is none, or a task.
+        """
+        with self._store.reading() as session:
+            _require_admin(session, caller)
+
     def create(self, caller: Caller, changes: UserChanges) -> int:
         """Create a user and return its number; a password is required.
 

@@ -67,21 +67,27 @@ class PruneBody(Message):
 
     log_days: _Days | None = None
     run_days: _Days | None = None
+    audit_days: _Days | None = None
     environments: bool = False
     is_dry: bool = True
 
 
 @router.post("/prune")
 def prune(master: MasterDep, caller: CallerDep, request: Annotated[PruneBody, body(PruneBody)]) -> Response:
-    """Delete old log lines, runs and environments, or say what would be deleted. Not in Determined's API."""
+    """Delete old log lines, runs, environments and changes, or say what would be. Not in Determined's API."""
     if caller.is_task:
         raise PermissionDeniedError("a task may not delete what others need")
+    if request.audit_days is not None:
+        # Otherwise users could delete the traces of what they did.
+        master.users.refuse_others(caller)
     pruning = Pruning(master.store, master.home)
     found = []
     if request.log_days is not None:
         found.append(pruning.logs(request.log_days, is_dry=request.is_dry))
     if request.run_days is not None:
         found.append(pruning.runs(request.run_days, is_dry=request.is_dry))
+    if request.audit_days is not None:
+        found.append(pruning.changes(request.audit_days, is_dry=request.is_dry))
     if request.environments:
         found.append(pruning.environments(is_dry=request.is_dry))
     return reply(

@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from det_keras.errors import DetError
+from det_keras.master.database.attribution import Changes, attribute_changes, author
 from det_keras.master.database.change_feed import ChangeFeed, Subject
 from det_keras.master.database.changes import QueueChanges, collect_changes
 from det_keras.master.database.engines import Database, HeldElsewhereError
@@ -50,6 +51,8 @@ class Transaction(Session):
         self.rows: list[object] = []
         #: What it changed of the things that pages show.
         self.subjects: set[Subject] = set()
+        #: What it changed for a caller, for the record of changes; None if there is no caller.
+        self.changes: Changes | None = None
 
     def after_commit(self, action: Callable[[], object]) -> None:
         """Call `action` after the commit, in the order of registration; not after a rollback."""
@@ -87,6 +90,7 @@ class Transaction(Session):
 
 
 collect_changes(Transaction)
+attribute_changes(Transaction)
 
 
 @event.listens_for(Transaction, "loaded_as_persistent")
@@ -195,10 +199,17 @@ class Store:
         Raises:
             UnavailableError: the database cannot be used at the moment; nothing was committed.
         """
+        caller = None if is_report else author()
+        recorded: set[tuple[str, str]] = set()
         with self._turn(is_report=is_report), self._writers() as transaction:
             transaction.info["left"] = self._left
+            transaction.changes = None if caller is None else Changes(caller)
             with transaction.begin():
                 yield transaction
+                if transaction.changes is not None:
+                    recorded = transaction.changes.record(transaction)
+            if caller is not None:
+                caller.recorded |= recorded
             # Before the next writer, which could read an older value from it otherwise.
             self._left.update(transaction.kept)
             while len(self._left) > _MOST_LEFT:

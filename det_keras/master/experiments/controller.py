@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from det_keras import search
 from det_keras.master import lifecycle
+from det_keras.master.accounts.audit import killer
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.notifier import DELETIONS, SETTLING, WORK
@@ -468,7 +469,12 @@ def _explain(tx: Transaction, trial: TrialRow, exit_: Exit, verdict: Verdict, ma
         f"exited with code {exit_.code}" if exit_.ending is Ending.EXITED else f"stopped: {exit_.detail}"
     )
     if exit_.is_killed:
-        note(tx, trial.task_id, f"Trial {trial.id} was killed by the master.")
+        by = killer(
+            tx,
+            [("trial", trial.id), ("experiment", trial.experiment_id)],
+            allocations.last_start(tx, trial.task_id),
+        )
+        note(tx, trial.task_id, f"Trial {trial.id} was killed by {by or 'the master'}.")
     elif verdict is Verdict.RESTART:
         count = f"restart {trial.restarts} of {max_restarts}"
         note(tx, trial.task_id, f"{what} and is run again ({count}).", "WARNING")

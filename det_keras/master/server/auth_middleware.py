@@ -12,7 +12,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from det_keras.master.accounts.auth import Accounts
+from det_keras.master.accounts.auth import Accounts, Caller
+from det_keras.master.database.attribution import Author, acting
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.errors import (
     ApiError,
@@ -22,13 +23,14 @@ from det_keras.master.errors import (
 from det_keras.master.server.browser import refuse_other_pages, refuse_other_sites, wants_page
 from det_keras.master.server.responses import error_reply
 
+_LOGIN = "/login"
 _OPEN = frozenset(
     {
         ("GET", "/info"),
         ("HEAD", "/info"),
         ("POST", "/api/v1/auth/login"),
         ("GET", "/api/v1/master"),
-        ("GET", "/login"),
+        ("GET", _LOGIN),
         ("GET", "/signin"),
     }
 )
@@ -64,7 +66,12 @@ class AuthMiddleware:
         except ApiError as error:
             await _refusal(scope, error)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        author = _author(scope)
+        if author is None:
+            await self._app(scope, receive, send)
+            return
+        with acting(author):
+            await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> None:
         if self._notifier.is_closing:
@@ -81,6 +88,17 @@ class AuthMiddleware:
             state.update(caller=self._accounts.caller(token), token=token)
             if scope["method"] not in HARMLESS and not is_presented:
                 refuse_other_pages(headers, token)
+
+
+def _author(scope: Scope) -> Author | None:
+    """Return the author of what a call changes; None for a call that changes nothing."""
+    # Whoever opens the address of a code logs in by it.
+    if scope["method"] in HARMLESS and scope["path"] != _LOGIN:
+        return None
+    caller: Caller | None = scope["state"].get("caller")
+    if caller is None:
+        return Author(scope)
+    return Author(scope, caller.user_id, caller.username, caller.access_token_id, caller.allocation_id)
 
 
 def _is_open(method: str, path: str) -> bool:

@@ -14,11 +14,13 @@ from sqlalchemy import select
 
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
+from det_keras.master.accounts.audit import older_than
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.checkpoints.orphans import remove_unreported
 from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.models import (
     AllocationRow,
+    AuditRow,
     CheckpointRow,
     ExperimentRow,
     LogRow,
@@ -60,6 +62,7 @@ class GarbageCollector(Background):
         notifier: the source of events.
         cluster_id: part of the path of the trials' TensorBoard events and media.
         system_metrics: the samples of the trials' load.
+        audit_days: how long the record of changes keeps an entry; 0 for ever.
     """
 
     def __init__(
@@ -70,12 +73,14 @@ class GarbageCollector(Background):
         notifier: Notifier,
         cluster_id: str,
         system_metrics: SystemMetrics,
+        audit_days: int,
     ) -> None:
         self._store = store
         self._cluster_id = cluster_id
         self._pool = pool
         self._deletion = ExperimentDeletion(store, pool, bundles, cluster_id)
         self._system_metrics = system_metrics
+        self._audit_days = audit_days
         self._thinned_at = now()
         self._swept_at: datetime | None = None
         super().__init__("garbage_collector", notifier, DELETIONS)
@@ -110,6 +115,8 @@ class GarbageCollector(Background):
         if self._swept_at is None or now() - self._swept_at >= _SWEEP_PERIOD:
             self._swept_at = now()
             self._remove_files_of_ended_tasks()
+            if self._audit_days:
+                delete_in_parts(self._store, AuditRow, older_than(self._audit_days))
             self._delete_unreported()
 
     def _remove_files_of_ended_tasks(self) -> None:

@@ -123,6 +123,11 @@ def live_allocation(session: Session, task_id: str) -> AllocationRow | None:
     )
 
 
+def last_start(session: Session, task_id: str) -> datetime | None:
+    """Return when the last attempt of a task began; None if there was none."""
+    return session.scalar(select(func.max(AllocationRow.start_time)).where(AllocationRow.task_id == task_id))
+
+
 def live_allocations(session: Session) -> Sequence[AllocationRow]:
     """Return all attempts that have not ended, oldest first."""
     return session.scalars(

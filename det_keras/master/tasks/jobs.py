@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from det_keras.config import JobConfig, load_job_config
 from det_keras.config.secrets import secret_values
 from det_keras.errors import ConfigError
+from det_keras.master.accounts.audit import killer
 from det_keras.master.database.concealing import without_copied_secrets
 from det_keras.master.database.context_store import ContextStore, FileEntry
 from det_keras.master.database.models import TaskRow, UserRow
@@ -204,6 +205,8 @@ def job_ended(tx: Transaction, task: TaskRow, exit_: Exit) -> None:
         exit_: how the process ended.
     """
     if exit_.is_killed:
+        if by := killer(tx, [("job", task.id)], allocations.last_start(tx, task.id)):
+            note(tx, task.id, f"The job was killed by {by}.")
         _end(tx, task, "killed")
     elif exit_.ending is Ending.EXITED:
         _end(tx, task, f"exit code {exit_.code}")

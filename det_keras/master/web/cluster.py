@@ -22,6 +22,7 @@ from det_keras.master.web.alerts import job_alerts
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
+from det_keras.master.web.teams.audit import last_changes
 
 router = APIRouter(include_in_schema=False)
 
@@ -80,6 +81,7 @@ async def job(request: Request, job_id: str) -> Response:
         kind, key = "tensorboards", "tensorboard"
         answer = await rest.get(f"/tensorboards/{job_id}")
     text = dump_yaml(without_secret_variables(answer.get("config") or {}))
+    kind_of_thing = "job" if key == "command" else "tensorboard"
     alerts = await job_alerts(rest, job_id, answer[key]["exitStatus"])
     return await page(
         request,
@@ -88,6 +90,8 @@ async def job(request: Request, job_id: str) -> Response:
         kind=kind,
         config=text,
         alerts=alerts,
+        audit_kind=kind_of_thing,
+        changes=await last_changes(rest, kind_of_thing, job_id),
         provenance=shown_record(origin),
     )
 

@@ -25,6 +25,7 @@ from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
+from det_keras.master.web.teams.audit import last_changes
 from det_keras.protocol.states import DELETED, bare, named
 
 router = APIRouter(include_in_schema=False)
@@ -61,9 +62,10 @@ async def listing(request: Request, archived: bool = False) -> Response:
 async def overview(request: Request, master: MasterDep, experiment_id: int) -> Response:
     """Show an experiment, its curves and its trials."""
     rest = Rest(request)
-    shown, trials, compared = await asyncio.gather(
+    shown, trials, changes, compared = await asyncio.gather(
         experiment_head(rest, experiment_id),
         trials_of(rest, experiment_id),
+        last_changes(rest, "experiment", experiment_id),
         rest.get(f"/experiments/{experiment_id}/verification"),
     )
     return await page(
@@ -76,6 +78,7 @@ async def overview(request: Request, master: MasterDep, experiment_id: int) -> R
             *await search_alerts(master, rest, shown["experiment"], trials),
         ],
         trials=trials,
+        changes=changes,
         verification=compared["verification"],
         states=Counter(trial["state"] for trial in trials),
         has_metrics=bool(metrics_of(trials)),

@@ -48,6 +48,14 @@ _SIGNS = {
     "canceled": "⊘",
     "waiting": "…",
 }
+# Of things in the record of changes.
+_PAGES_OF_THINGS = {
+    "checkpoint": "/checkpoints",
+    "experiment": "/experiments",
+    "job": "/jobs",
+    "tensorboard": "/jobs",
+    "trial": "/trials",
+}
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "same-origin",
@@ -113,6 +121,7 @@ def _environment() -> Environment:
         state_sign=lambda state: _SIGNS[state_kind(state)],
         sign_of=_SIGNS.__getitem__,
         job_mark=_job_mark,
+        deed_address=_deed_address,
     )
     environment.filters.update(
         state=display.state_text,
@@ -127,12 +136,21 @@ def _environment() -> Environment:
         trial_query=lambda trials: "&".join(f"trial={trial['id']}" for trial in trials),
         markdown=markdown,
         moment=_moment,
+        deed=display.deed_text,
+        deed_object=display.object_text,
         ago=_ago,
         urlquote=lambda text: quote(str(text), safe=""),
         isolated=_isolated,
         json_script=_json_script,
     )
     return environment
+
+
+def _deed_address(entry: Mapping[str, Any]) -> str | None:
+    """Return the page of the thing that an entry of the record of changes is about; None if it has none."""
+    page_of = _PAGES_OF_THINGS.get(entry["kind"])
+    is_gone = entry["verb"] == "delete" or not entry["objectId"]
+    return None if page_of is None or is_gone else f"{page_of}/{quote(entry['objectId'], safe='')}"
 
 
 def state_kind(state: str | None) -> str:

@@ -23,6 +23,7 @@ from det_keras.master.web.provenance.model import model_source, shown_model
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
+from det_keras.master.web.teams.audit import last_changes
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,9 +34,10 @@ async def overview(request: Request, master: MasterDep, trial_id: int) -> Respon
     rest = Rest(request)
     shown = await _trial(rest, trial_id)
     trial = shown["trial"]
-    runs, stored, origin = await asyncio.gather(
+    runs, stored, changes, origin = await asyncio.gather(
         runs_of(rest, trial),
         rest.get(f"/trials/{trial_id}/checkpoints"),
+        last_changes(rest, "trial", trial_id),
         rest.get(f"/trials/{trial_id}/provenance"),
     )
     checkpoints = kept(latest_first(stored["checkpoints"]))
@@ -53,6 +55,7 @@ async def overview(request: Request, master: MasterDep, trial_id: int) -> Respon
             for run, span in zip(runs, _spans(runs), strict=True)
         ],
         checkpoints=checkpoints,
+        changes=changes,
         provenance=shown_record(origin["provenance"]),
         provenance_live=True,
         model_source=model_source(origin["provenance"], trial_id),

@@ -76,10 +76,22 @@ class Accounts:
         """Delete old log lines, runs and environments, or return what would be deleted.
 
         Args:
-            options: of the call: `logDays`, `runDays`, `environments` and `isDry`.
+            options: of the call: `logDays`, `runDays`, `auditDays`, `environments` and `isDry`.
         """
         pruned: list[dict[str, Any]] = self._transport.post("/api/v1/master/prune", options)["pruned"]
         return pruned
+
+    def changes(self, **params: Any) -> dict[str, Any]:
+        """Return who changed what, latest first; only our master has this call.
+
+        Args:
+            params: of the call: `user`, `kind`, `id`, `since`, `offset` and `limit`.
+
+        Returns:
+            `entries`, and `pagination` with their number in all.
+        """
+        found: dict[str, Any] = self._transport.get("/api/v1/audit", params=params)
+        return found
 
     def agents(self) -> list[dict[str, Any]]:
         """Return the machines, each with its slots."""

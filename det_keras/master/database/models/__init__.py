@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from det_keras.master.database.models.accounts import (
     AccessTokenRow,
+    AuditRow,
     SavedViewRow,
     SettingRow,
     SharedLinkRow,
@@ -36,6 +37,7 @@ from det_keras.master.database.models.teams import PinRow, ProjectRow, TemplateR
 __all__ = [
     "AccessTokenRow",
     "AllocationRow",
+    "AuditRow",
     "Base",
     "CheckpointRow",
     "ExperimentRow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from det_keras.master.database.models.base import Base, PlainText
@@ -78,6 +78,37 @@ class AccessTokenRow(Base):
     # None: until it is revoked.
     expires_at: Mapped[datetime | None]
     is_revoked: Mapped[bool] = mapped_column(default=False)
+
+
+class AuditRow(Base):
+    """Something that a call changed; rows are only added, and deleted by their age."""
+
+    __tablename__ = "audit"
+    __table_args__ = (
+        Index("ix_audit_kind_object_id", "kind", "object_id"),
+        Index("ix_audit_of_kind_of_id", "of_kind", "of_id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    made_at: Mapped[datetime] = mapped_column(index=True)
+    # None: nobody was logged in. The name is that of then.
+    user_id: Mapped[int | None] = mapped_column(index=True)
+    username: Mapped[str] = mapped_column(PlainText(), default="")
+    # The access token, or the task that acted for its user; None for a login.
+    token_id: Mapped[int | None]
+    allocation_id: Mapped[str | None] = mapped_column(PlainText())
+    address: Mapped[str] = mapped_column(PlainText(), default="")
+    verb: Mapped[str] = mapped_column(PlainText())
+    # The thing; its id is empty if it has none. Things are deleted, so nothing refers to their rows.
+    kind: Mapped[str] = mapped_column(PlainText())
+    object_id: Mapped[str] = mapped_column(PlainText())
+    # Whose it is; None for nobody's.
+    owner_id: Mapped[int | None] = mapped_column(index=True)
+    # The thing to which it belongs; empty for none.
+    of_kind: Mapped[str] = mapped_column(PlainText(), default="")
+    of_id: Mapped[str] = mapped_column(PlainText(), default="")
+    detail: Mapped[str] = mapped_column(PlainText(), default="")
 
 
 class SharedLinkRow(Base):

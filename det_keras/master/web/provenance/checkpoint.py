@@ -16,6 +16,7 @@ from det_keras.display import flat_hparams
 from det_keras.master.server.browser import wants_page
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
+from det_keras.master.web.teams.audit import last_changes
 
 _MODEL_FILE = "model.keras"
 
@@ -37,8 +38,10 @@ router = APIRouter(include_in_schema=False, route_class=_PageRoute)
 async def checkpoint(request: Request, uuid: str) -> Response:
     """Show a checkpoint."""
     rest = Rest(request)
-    answer, stored = await asyncio.gather(
-        rest.get(f"/checkpoints/{uuid}"), rest.get(f"/checkpoints/{uuid}/files")
+    answer, stored, changes = await asyncio.gather(
+        rest.get(f"/checkpoints/{uuid}"),
+        rest.get(f"/checkpoints/{uuid}/files"),
+        last_changes(rest, "checkpoint", uuid),
     )
     shown = answer["checkpoint"]
     training = shown["training"]
@@ -47,6 +50,7 @@ async def checkpoint(request: Request, uuid: str) -> Response:
         "checkpoint.html",
         checkpoint=shown,
         stored=stored,
+        changes=changes,
         lines=loading_lines(shown),
         metrics=_metrics(training),
         hparams=list(flat_hparams(training["hparams"])),
