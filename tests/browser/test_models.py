@@ -56,6 +56,14 @@ def enter(page, text):
     page.locator("#ask-yes").click()
 
 
+def follow(page, name):
+    """Open the page of a model from the list."""
+    page.get_by_role("link", name=name).click()
+    page.wait_for_url("**/models/*")
+    # Its buttons work once its scripts have run.
+    page.wait_for_load_state("load")
+
+
 def test_checkpoint_becomes_a_version_and_the_page_shows_where_it_is_from(page, checkpoints):
     page.goto("/models")
     expect(page.locator("#models")).to_contain_text("context.register_model")
@@ -102,7 +110,7 @@ def test_model_is_made_described_archived_and_deleted(page, site):
     page.goto("/models")
     page.get_by_role("button", name="New model").click()
     enter(page, EVIL)
-    page.get_by_role("link", name=EVIL).click()
+    follow(page, EVIL)
     page.get_by_role("button", name="Edit the description").click()
     page.locator("textarea.editor").fill(EVIL)
     page.locator("form.editing button[type=submit]").click()
@@ -112,7 +120,7 @@ def test_model_is_made_described_archived_and_deleted(page, site):
     page.goto("/models")
     expect(page.get_by_role("link", name=EVIL)).to_have_count(0)
     page.get_by_role("link", name="Archived ones").click()
-    page.get_by_role("link", name=EVIL).click()
+    follow(page, EVIL)
     page.get_by_role("button", name="Delete", exact=True).click()
     page.locator("#ask-yes").click()
     page.wait_for_url("**/models")

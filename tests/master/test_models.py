@@ -302,3 +302,25 @@ def test_trial_says_what_it_uses(client, trained, world):
         assert client.get(path, params={"metricGroup": "training"})["metrics"] == []
     client.post("/api/v1/trial-source-info", {"trialSourceInfo": {**info, "trialId": 99}}, status=404)
     assert trial != user
+
+
+def test_record_says_who_changed_a_model(client, stranger, trained):
+    *_, report = trained
+    first, second = report(10), report(20)
+    body = {"checkpointUuid": first, "createModel": True, "aliases": ["champion"]}
+    client.post("/api/v1/models/Digits/versions", body)
+    register(stranger, second)
+    stranger.call("PUT", "/api/v1/models/digits/aliases/champion", {"version": 2})
+    number = client.get("/api/v1/models/digits")["model"]["id"]
+    client.call("PATCH", f"/api/v1/models/{number}", {"description": "Handwriting"})
+    client.call("DELETE", "/api/v1/models/digits/versions/1")
+    client.call("DELETE", "/api/v1/models/digits")
+    entries = client.get("/api/v1/audit", params={"kind": "model", "id": number})["entries"]
+    assert [(one["username"], one["verb"], one["detail"]) for one in reversed(entries)] == [
+        ("determined", "create version", ""),
+        ("other", "create version", "newest version 1 → 2"),
+        ("other", "set alias", "champion, aliases {'champion': 1} → {'champion': 2}"),
+        ("determined", "change", "description"),
+        ("determined", "delete version", "1"),
+        ("determined", "delete", ""),
+    ]

@@ -15,6 +15,7 @@ from det_keras.master.database.models import (
     Base,
     CheckpointRow,
     ExperimentRow,
+    ModelRow,
     ProjectRow,
     SavedViewRow,
     SharedLinkRow,
@@ -36,11 +37,13 @@ class Noun:
     Attributes:
         kind: its name in the record.
         rows: the tables that have them; none for a thing without rows.
+        name: the column by which routes may name one, besides its number; None if only by that.
         is_recorded_once: whether only the call that creates it is recorded: the others bring what it reports.
     """
 
     kind: str
     rows: tuple[type[Base], ...] = ()
+    name: str | None = None
     is_recorded_once: bool = False
 
 
@@ -54,6 +57,7 @@ _NOUNS = {
     "job-queues": Noun("queue", (ExperimentRow, TaskRow)),
     "links": Noun("link", (SharedLinkRow,)),
     "master": Noun("master"),
+    "models": Noun("model", (ModelRow,), name="folded_name"),
     "projects": Noun("project", (ProjectRow,)),
     "template": Noun("template", (TemplateRow,)),
     "templates": Noun("template", (TemplateRow,)),
@@ -68,6 +72,8 @@ _NOUNS = {
 _FILLING = frozenset({"by-external-id", "searcher"})
 # What belongs to a thing and has no row of its own.
 _PARTS = frozenset({"labels", "metadata", "notes"})
+# What belongs to a thing, and is told with what is done to it.
+_MEMBERS = {"aliases": "alias", "versions": "version"}
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "change", "DELETE": "delete"}
 # The address of a code logs in as the call does.
 _SAME = {"/login": f"{_BELOW}auth/login"}
@@ -143,6 +149,8 @@ def act_of(method: str, route: str, parameters: Mapping[str, object]) -> Act:
             named.append((noun, value))
         elif word in _PARTS:
             verb, detail = f"change {word}", value or ""
+        elif word in _MEMBERS:
+            verb, detail = f"{verb} {_MEMBERS[word]}", value or ""
         elif word not in _FILLING:
             verb = _OTHER_WORDS.get(word, word)
     if not named:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import event, insert, inspect
+from sqlalchemy import event, insert, inspect, select
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
@@ -33,10 +33,12 @@ from det_keras.protocol.values import now
 # The columns whose values are told, with the word for each. Of others a call that only changes says the names.
 _TOLD = {
     "active": "active",
+    "aliases": "aliases",
     "admin": "administrator",
     "archived": "archived",
     "is_archived": "archived",
     "is_revoked": "revoked",
+    "last_version": "newest version",
     "name": "name",
     "owner_id": "owner",
     "project_id": "project",
@@ -48,7 +50,16 @@ _TOLD = {
 _NAMED = {"password_hash": "password", "meta": "metadata", "checkpoint_storage": "checkpoint storage"}
 # What follows from the change itself.
 _FOLLOWS = frozenset(
-    {"end_time", "is_pruning_due", "last_auth_at", "modified_at", "pending_deletion", "progress"}
+    {
+        "end_time",
+        "folded_name",
+        "is_pruning_due",
+        "last_auth_at",
+        "last_updated_time",
+        "modified_at",
+        "pending_deletion",
+        "progress",
+    }
 )
 _LONGEST_DETAIL = 500
 _LONGEST_VALUE = 80
@@ -186,8 +197,9 @@ class Changes:
             _id(found[0]): found for found in self._rows.values()
         }
         if act.id is not None:
-            named = of_kind.get(act.id)
-            of_kind = {act.id: named or (_find(session, act.noun, act.id), False, {})}
+            changed = [found for found in of_kind.values() if found[0] is not None and _is_named(found[0], act)]
+            named = changed[0] if changed else (_find(session, act.noun, act.id), False, {})
+            of_kind = {act.id if named[0] is None else _id(named[0]): named}
         elif act.noun.is_recorded_once or (
             act.verb == "create" and any(found[1] for found in of_kind.values())
         ):
@@ -244,12 +256,23 @@ def _find(session: Session, noun: Noun, identity: str) -> Base | None:
     (key,) = inspect(table).primary_key
     if key.type.python_type is not int:
         return session.get(table, identity)
+    if noun.name is not None and not identity.isdecimal():
+        column = inspect(table).columns[noun.name]
+        found: Base | None = session.scalar(select(table).where(column == identity.casefold()))
+        return found
     # Longer ones are no numbers of rows.
     return (
         session.get(table, int(identity))
         if identity.isdecimal() and len(identity) < len(str(1 << 63))
         else None
     )
+
+
+def _is_named(row: Base, act: Act) -> bool:
+    """Return whether a changed row is the one that the route names."""
+    assert act.id is not None
+    name = None if act.noun.name is None else getattr(row, act.noun.name)
+    return act.id == _id(row) or (name is not None and name == act.id.casefold())
 
 
 def _id(row: Base) -> str:

@@ -72,6 +72,7 @@ def create(
         folded_name=name.casefold(),
         owner_id=caller.user_id,
         workspace_id=open_workspace(tx, *workspace),
+        aliases={},
         creation_time=time,
         last_updated_time=time,
     )

@@ -53,18 +53,12 @@ def find_by_alias(session: Session, identifier: str, alias: str) -> tuple[ModelR
         NotFoundError: the model does not exist, or no version of it has the alias.
     """
     model = find_model(session, identifier)
-    versions = versions_of(session, model)
     if alias == NEWEST:
+        versions = versions_of(session, model)
         if not versions:
             raise NotFoundError(f"model '{model.name}' has no version")
         return model, versions[-1]
-    for row in versions:
-        if alias in row.aliases:
-            return model, row
-    known = sorted(str(name) for row in versions for name in row.aliases)
-    raise NotFoundError(
-        f"model '{model.name}' has no alias '{alias}'" + (f", only {', '.join(known)}" if known else "")
-    )
+    return find_version(session, identifier, _version_of(model, alias))
 
 
 def pinned(session: Session, text: str) -> str:
@@ -136,12 +130,11 @@ def register(
         checkpoint_uuid=checkpoint.uuid,
         user_id=caller.user_id,
         creation_time=time,
-        aliases=[],
     )
     _describe(row, fields)
     tx.add(row)
     for alias in fields.get("aliases") or ():
-        _point(tx, model, row, alias)
+        _point(model, row.version, alias)
     model.last_updated_time = time
     tx.flush()
     return model, row
@@ -176,7 +169,7 @@ def set_alias(tx: Transaction, identifier: str, alias: str, version: int) -> tup
     """
     open_model(tx, identifier)
     model, row = find_version(tx, identifier, version)
-    _point(tx, model, row, alias)
+    _point(model, row.version, alias)
     model.last_updated_time = now()
     return model, row
 
@@ -187,11 +180,11 @@ def remove_alias(tx: Transaction, identifier: str, alias: str) -> None:
     Raises:
         ApiError: the model does not exist or is archived, or no version has the alias.
     """
-    open_model(tx, identifier)
+    model = open_model(tx, identifier)
     if alias == NEWEST:
         raise InvalidArgumentError(alias_problem(alias))
-    model, row = find_by_alias(tx, identifier, alias)
-    row.aliases = [name for name in row.aliases if name != alias]
+    _version_of(model, alias)
+    model.aliases = {name: number for name, number in model.aliases.items() if name != alias}
     model.last_updated_time = now()
 
 
@@ -205,6 +198,7 @@ def delete(tx: Transaction, caller: Caller, identifier: str, version: int) -> No
     model, row = find_version(tx, identifier, version)
     owners = {row.user_id, model.owner_id}
     refuse_others(tx, caller, owners, f"delete version {version} of the model {model.name!r}")
+    model.aliases = {name: number for name, number in model.aliases.items() if number != version}
     tx.delete(row)
     model.last_updated_time = now()
 
@@ -251,12 +245,20 @@ def _describe(row: ModelVersionRow, fields: Mapping[str, Any]) -> None:
     row.last_updated_time = now()
 
 
-def _point(tx: Transaction, model: ModelRow, row: ModelVersionRow, alias: str) -> None:
+def _version_of(model: ModelRow, alias: str) -> int:
+    """Return the number of the version that has an alias.
+
+    Raises:
+        NotFoundError: none has it.
+    """
+    if alias not in model.aliases:
+        known = f", only {', '.join(sorted(model.aliases))}" if model.aliases else ""
+        raise NotFoundError(f"model '{model.name}' has no alias '{alias}'{known}")
+    return model.aliases[alias]
+
+
+def _point(model: ModelRow, version: int, alias: str) -> None:
     problem = alias_problem(alias)
     if problem:
         raise InvalidArgumentError(problem)
-    for other in versions_of(tx, model):
-        if other is not row and alias in other.aliases:
-            other.aliases = [name for name in other.aliases if name != alias]
-    if alias not in row.aliases:
-        row.aliases = sorted([*row.aliases, alias])
+    model.aliases = dict(sorted({**model.aliases, alias: version}.items()))

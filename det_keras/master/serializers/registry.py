@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,12 +24,6 @@ def model_shapes(session: Session, rows: Sequence[ModelRow]) -> list[dict[str, A
         .group_by(ModelVersionRow.model_id)
     )
     counts = {number: int(count) for number, count in session.execute(counted)}
-    aliases: dict[int, dict[str, int]] = defaultdict(dict)
-    aliased = select(ModelVersionRow).where(
-        ModelVersionRow.model_id.in_(numbers), ModelVersionRow.aliases != []
-    )
-    for version in session.scalars(aliased):
-        aliases[version.model_id] |= dict.fromkeys(version.aliases, version.version)
     return [
         {
             "id": row.id,
@@ -39,7 +32,7 @@ def model_shapes(session: Session, rows: Sequence[ModelRow]) -> list[dict[str, A
             "description": row.description,
             "archived": row.is_archived,
             "numVersions": counts.get(row.id, 0),
-            "aliases": dict(sorted(aliases[row.id].items())),
+            "aliases": row.aliases,
             "workspaceId": row.workspace_id,
             "userId": row.owner_id,
             "username": users[row.owner_id],
@@ -66,7 +59,7 @@ def version_shapes(
             "name": row.name,
             "comment": row.comment,
             **_described(row),
-            "aliases": row.aliases,
+            "aliases": [name for name, number in model.aliases.items() if number == row.version],
             "userId": row.user_id,
             "username": users[row.user_id],
         }

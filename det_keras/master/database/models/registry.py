@@ -29,6 +29,8 @@ class ModelRow(Base):
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id"))
     is_archived: Mapped[bool] = mapped_column(default=False)
+    # Names that move from version to version, and the number of the version that has each.
+    aliases: Mapped[dict[str, int]] = mapped_column(default=dict)
     # Versions so far, with those that were deleted: a number never names another checkpoint.
     last_version: Mapped[int] = mapped_column(default=0)
     creation_time: Mapped[datetime]
@@ -54,8 +56,6 @@ class ModelVersionRow(Base):
     notes: Mapped[str] = mapped_column(PlainText(), default="")
     labels: Mapped[list[Any]] = mapped_column(default=list)
     meta: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    # Names that move from version to version, each at most once in a model.
-    aliases: Mapped[list[Any]] = mapped_column(default=list)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     creation_time: Mapped[datetime]
     last_updated_time: Mapped[datetime]

@@ -14,6 +14,7 @@ from det_keras.master.errors import ApiError
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
+from det_keras.master.web.teams.audit import last_changes
 
 router = APIRouter(include_in_schema=False)
 
@@ -48,7 +49,10 @@ async def model(request: Request, name: str) -> Response:
         rest.get(f"/models/{name}/versions", limit=_MOST_VERSIONS, orderBy="ORDER_BY_DESC"),
     )
     versions = listed["modelVersions"]
-    commits = await _commits(rest, [one["checkpoint"]["training"]["experimentId"] for one in versions])
+    commits, changes = await asyncio.gather(
+        _commits(rest, [one["checkpoint"]["training"]["experimentId"] for one in versions]),
+        last_changes(rest, "model", answer["model"]["id"]),
+    )
     return await page(
         request,
         "registered.html",
@@ -57,6 +61,7 @@ async def model(request: Request, name: str) -> Response:
         total=listed["pagination"]["total"],
         metrics=_metrics(versions),
         commits=commits,
+        changes=changes,
         lines=loading_lines(answer["model"]),
     )
 
