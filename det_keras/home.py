@@ -133,6 +133,11 @@ class Home:
         return self.root / "admin-password"
 
     @property
+    def webhook_key_file(self) -> Path:
+        """The key with which the master signs what it sends to webhooks; mode 0600."""
+        return self.root / "webhook-key"
+
+    @property
     def checkpoints(self) -> Path:
         """Default storage: one directory per checkpoint UUID."""
         return self.root / "checkpoints"

@@ -14,6 +14,7 @@ from det_keras.config.fields.log_policies import BUILTIN_LOG_POLICIES, LogPolici
 from det_keras.config.fields.names import generated_name
 from det_keras.config.fields.resources import BindMount, Resources
 from det_keras.config.fields.small_sections import (
+    Integrations,
     Optimizations,
     Pbs,
     Profiling,
@@ -31,7 +32,6 @@ from det_keras.config.kinds import (
     Kind,
     LengthKind,
     ListOf,
-    MapOf,
     Place,
     PlainMapping,
     SpaceKind,
@@ -154,7 +154,7 @@ class ExperimentConfig(Section):
     retention_policy: RetentionPolicy | None = optional(SectionKind(RetentionPolicy))
     preemption_timeout: int | None = optional(Integer(minimum=0, maximum=MOST_SECONDS))
     debug: bool = setting(Boolean(), False)
-    integrations: dict[str, Any] | None = optional(MapOf(Anything(), ("pachyderm", "webhooks")), inert=True)
+    integrations: Integrations | None = optional(SectionKind(Integrations))
     slurm: Slurm = setting(SectionKind(Slurm), factory=Slurm, inert=True)
     pbs: Pbs = setting(SectionKind(Pbs), factory=Pbs, inert=True)
     security: Security | None = optional(SectionKind(Security), inert=True)

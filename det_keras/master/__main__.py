@@ -29,6 +29,7 @@ from det_keras.master.server.capacity import Capacity, raise_file_limit
 from det_keras.master.server.http_server import bind, serve
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.scheduling import POLICIES, Policy, make_policy
+from det_keras.master.teams.outgoing import Networks
 
 _PREFERRED_PORT = 8080
 
@@ -98,6 +99,7 @@ def _run(home: Home, address: Address, options: argparse.Namespace, umask: int) 
             shared_links=options.shared_links,
             verify_resume=options.verify_resume,
             audit_days=options.audit_days,
+            webhook_networks=options.webhook_networks,
             inheritance=Inheritance(umask, files.task),
         )
         master.connect()
@@ -183,6 +185,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DAYS",
         default=os.environ.get("DET_KERAS_AUDIT_DAYS") or KEPT_DAYS,
         help="how long the record of who changed what keeps an entry; 0 for ever",
+    )
+    parser.add_argument(
+        "--webhook-networks",
+        type=Networks.parse,
+        metavar="NETWORKS",
+        default=os.environ.get("DET_KERAS_WEBHOOK_NETWORKS") or "",
+        help="networks besides the public ones where webhooks may be, such as 127.0.0.0/8,10.1.0.0/16",
     )
     return parser
 

@@ -36,7 +36,7 @@ from det_keras.master.api import (
     unmanaged,
     users,
 )
-from det_keras.master.api.teams import audit, models, projects, templates, tokens, workspaces
+from det_keras.master.api.teams import audit, models, projects, templates, tokens, webhooks, workspaces
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.server import openapi, unserved
 from det_keras.master.server.address_form import AddressFormMiddleware
@@ -115,6 +115,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
         tokens,
         models,
         audit,
+        webhooks,
         media,
         unmanaged,
         checkpoints,

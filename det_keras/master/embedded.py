@@ -44,6 +44,7 @@ from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher
 from det_keras.master.services.settler import Settler
 from det_keras.master.services.verifier import Verifier
+from det_keras.master.services.webhook_sender import WebhookSender
 from det_keras.master.table.experiments import ExperimentRows
 from det_keras.master.table.rows import TrialRows
 from det_keras.master.tasks.allocations import live_allocations, shares_of
@@ -51,7 +52,8 @@ from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.live_queue import LiveQueue
 from det_keras.master.tasks.scheduling import Policy, make_policy
 from det_keras.master.tasks.task_environment import Identity
-from det_keras.master.teams import projects
+from det_keras.master.teams import payloads, projects, webhooks
+from det_keras.master.teams.outgoing import Networks
 from det_keras.master.usage import DiskUsage
 from det_keras.protocol.values import is_loopback, now
 
@@ -76,6 +78,7 @@ class EmbeddedMaster:
         verify_resume: when experiments are verified whose configs do not say: ``once``, ``never`` or ``always``.
         inheritance: what tasks on this machine have of the account; all that this process has by default.
         audit_days: how long the record of changes keeps an entry; 0 for ever.
+        webhook_networks: where webhooks may be; public addresses by default.
 
     Raises:
         DetError: Ray is not installed.
@@ -100,6 +103,7 @@ class EmbeddedMaster:
         verify_resume: str = verification.NEVER,
         inheritance: Inheritance = NOTHING_CHANGED,
         audit_days: int = KEPT_DAYS,
+        webhook_networks: Networks | None = None,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -152,7 +156,12 @@ class EmbeddedMaster:
         self.queue = LiveQueue(store, self.pool, policy or make_policy())
         launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts)
         self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, self.queue, notifier)
+        self.webhook_sender = WebhookSender(store, notifier, home, webhook_networks or Networks())
+        store.companions.append(webhooks.queue_state_changes)
         with store.writing() as tx:
+            payloads.set_base(
+                tx, "" if is_loopback(urlsplit(self.identity.url).hostname or "") else self.identity.url
+            )
             # Copies run on the master's machine only.
             verification.set_default(tx, verify_resume if self.pool.is_one_machine else verification.NEVER)
         self.verifier = Verifier(home, store, self.pool, launcher, self.accounts, self.queue, notifier)
@@ -194,6 +203,7 @@ class EmbeddedMaster:
         self.verifier.start()
         self.garbage_collector.start()
         self.settler.start()
+        self.webhook_sender.start()
         self.database_watch.start()
 
     def stop(self) -> None:
@@ -203,6 +213,7 @@ class EmbeddedMaster:
         self.verifier.stop()
         self.garbage_collector.stop()
         self.settler.stop()
+        self.webhook_sender.stop()
         self.database_watch.stop()
         self.pool.stop()
         self.login_attempts.close()

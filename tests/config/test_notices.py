@@ -33,7 +33,7 @@ def notices(**fields: Any) -> tuple[str, ...]:
         ),
         ({"optimizations": {"auto_tune_tensor_fusion": True}}, ["optimizations.auto_tune_tensor_fusion"]),
         ({"slurm": {"gpu_type": "a"}, "pbs": {"slots_per_node": 2}}, ["slurm", "pbs"]),
-        ({"integrations": {"pachyderm": {"x": 1}}}, ["integrations"]),
+        ({"integrations": {"pachyderm": {"x": 1}}}, ["integrations.pachyderm"]),
         ({"security": {"kerberos": {"config_file": "x"}}}, ["security"]),
         (
             {"data_layer": {"anything": 1}, "tensorboard_storage": {"a": 1}},

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.config.kinds import Boolean, Choice, Integer, ListOf, Place, PowerOfTwo, Text
+from det_keras.config.kinds import Boolean, Choice, Integer, ListOf, Place, PlainMapping, PowerOfTwo, Text
 from det_keras.config.problems import Problems
 from det_keras.config.section import Section, SectionKind, optional, setting
 from det_keras.errors import ConfigProblem
@@ -117,6 +117,34 @@ class RetentionPolicy(Section):
             section = super().parse(raw, place)
         problems.raise_if_any()
         return section
+
+
+@dataclass(frozen=True)
+class Webhooks(Section):
+    """Which webhooks are told of an experiment, besides those of its workspace and of all.
+
+    Attributes:
+        webhook_id: numbers of webhooks of mode SPECIFIC in the workspace of the experiment.
+        webhook_name: names of such webhooks.
+        exclude: tell no webhook of this experiment.
+    """
+
+    webhook_id: tuple[int, ...] = setting(ListOf(Integer(minimum=1)), ())
+    webhook_name: tuple[str, ...] = setting(ListOf(Text()), ())
+    exclude: bool = setting(Boolean(), False)
+
+
+@dataclass(frozen=True)
+class Integrations(Section):
+    """Other systems that take part.
+
+    Attributes:
+        pachyderm: a field of the original, without effect.
+        webhooks: which webhooks are told of the experiment.
+    """
+
+    pachyderm: dict[str, Any] | None = optional(PlainMapping(), inert=True)
+    webhooks: Webhooks | None = optional(SectionKind(Webhooks))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from det_keras.master.database.models import (
     TemplateRow,
     TrialRow,
     UserRow,
+    WebhookRow,
     WorkspaceRow,
 )
 
@@ -66,6 +67,7 @@ _NOUNS = {
     "trials": Noun("trial", (TrialRow,)),
     "users": Noun("user", (UserRow,)),
     "views": Noun("view", (SavedViewRow,)),
+    "webhooks": Noun("webhook", (WebhookRow,)),
     "workspaces": Noun("workspace", (WorkspaceRow,)),
 }
 # Words between nouns and verbs that say nothing here.
@@ -100,6 +102,7 @@ REPORTS = frozenset(
         "trials/{trial_id}/searcher/completed_operation",
         "trials/{trial_id}/training_metrics",
         "trials/{trial_id}/validation_metrics",
+        "webhooks/custom",
     )
 ) | {"/task-logs"}
 _OF_ALLOCATIONS = f"{_BELOW}allocations/"

@@ -100,6 +100,9 @@ VERIFICATIONS = "verifications"
 #: Trials are to be brought into line with the state of their experiment.
 SETTLING = "settling"
 
+#: An event is to be sent to a webhook.
+DELIVERIES = "deliveries"
+
 #: Files are to be deleted.
 DELETIONS = "deletions"
 
@@ -107,6 +110,11 @@ DELETIONS = "deletions"
 def allocation_topic(allocation_id: str) -> str:
     """Return the topic of one allocation's requests to stop, and of its end."""
     return f"allocation/{allocation_id}"
+
+
+def delivery_topic(delivery_id: int) -> str:
+    """Return the topic of the end of one delivery."""
+    return f"delivery/{delivery_id}"
 
 
 def task_topic(task_id: str) -> str:

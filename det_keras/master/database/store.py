@@ -123,6 +123,8 @@ class Store:
         self.feed = ChangeFeed()
         #: Whether another master has taken the database.
         self.is_lost = False
+        #: Called in each transaction that changes the states of experiments, before its commit.
+        self.companions: list[Callable[[Transaction], object]] = []
         #: Called with the changes of tasks after each commit that has any, before waiters are woken.
         self.observers: list[Callable[[QueueChanges], object]] = []
 
@@ -206,6 +208,7 @@ class Store:
             transaction.changes = None if caller is None else Changes(caller)
             with transaction.begin():
                 yield transaction
+                self._accompany(transaction)
                 if transaction.changes is not None:
                     recorded = transaction.changes.record(transaction)
             if caller is not None:
@@ -229,6 +232,15 @@ class Store:
             except Exception:
                 # The change is committed. The dispatcher finds out what the failed action should have done.
                 logger.exception("An action after a committed change failed.")
+
+    def _accompany(self, transaction: Transaction) -> None:
+        if not self.companions:
+            return
+        # What is flushed now is not flushed by the commit.
+        transaction.flush()
+        if transaction.queue_changes.activity:
+            for accompany in self.companions:
+                accompany(transaction)
 
     @contextlib.contextmanager
     def adding(self, subjects: Iterable[Subject] = ()) -> Iterator[Connection]:

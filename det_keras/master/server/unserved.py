@@ -20,7 +20,6 @@ _INSTEAD = {
     "permissions": _USERS,
     "roles": _USERS,
     "shells": "`det job run` runs any command on the slots.",
-    "webhooks": "`det experiment wait` returns when an experiment ends, with an exit code that says how.",
 }
 
 

@@ -22,6 +22,7 @@ from det_keras.master.database.models import (
     AllocationRow,
     AuditRow,
     CheckpointRow,
+    DeliveryRow,
     ExperimentRow,
     LogRow,
     StorageRow,
@@ -46,6 +47,8 @@ _LOOKED_UP_AT_ONCE = 500
 _THINNING_PERIOD = timedelta(hours=1)
 # A supervisor whose task has ended removes files of its own, and people may want to look at the others.
 _KEPT_AFTER_END = timedelta(hours=1)
+# What was sent to webhooks can be looked at for so long.
+_DELIVERIES_KEPT = timedelta(days=30)
 # Only a kill within a few milliseconds leaves a checkpoint that was never reported.
 _SWEEP_PERIOD = timedelta(hours=1)
 # Listing these costs nothing. Of object stores, only `det checkpoint gc --orphans` lists everything.
@@ -115,6 +118,8 @@ class GarbageCollector(Background):
         if self._swept_at is None or now() - self._swept_at >= _SWEEP_PERIOD:
             self._swept_at = now()
             self._remove_files_of_ended_tasks()
+            ended = DeliveryRow.ended_at <= now() - _DELIVERIES_KEPT
+            delete_in_parts(self._store, DeliveryRow, ended)
             if self._audit_days:
                 delete_in_parts(self._store, AuditRow, older_than(self._audit_days))
             self._delete_unreported()

@@ -20,6 +20,7 @@ from det_keras.master.database.notifier import task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.resources import LogEntry
+from det_keras.master.teams import webhooks
 from det_keras.master.wire import encode_json
 from det_keras.protocol import states
 from det_keras.protocol.log_lines import split_text
@@ -113,7 +114,7 @@ def store_entries(
 
 
 def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Store lines of one task and apply its experiment's log policies to them.
+    """Store lines of one task, apply its experiment's log policies to them, and queue events for webhooks.
 
     A line of more than 8 KiB becomes several: a page shows all lines of its part of the log at once, and patterns are
     searched in each.
@@ -128,7 +129,9 @@ def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) ->
     parts = _parts(rows)
     # Into the table, not the class: the ORM would take half as long again for each line.
     tx.execute(insert(_TABLE), parts)
-    _apply_log_policies(tx, task_id, [part["text"] for part in parts])
+    texts = [part["text"] for part in parts]
+    _apply_log_policies(tx, task_id, texts)
+    webhooks.queue_lines(tx, task_id, parts[0]["agent_id"], texts)
     tx.notify(task_topic(task_id))
 
 

@@ -13,6 +13,7 @@ from det_keras.config import ExperimentConfig
 from det_keras.master.database.models import ExperimentRow, PinRow, ProjectRow, TemplateRow, WorkspaceRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.teams import webhooks
 from det_keras.master.teams.projects import create as create_project
 from det_keras.master.teams.projects import find_project, is_closed
 from det_keras.master.teams.workspaces import FIRST, checked_name, find_workspace
@@ -158,6 +159,7 @@ def forget_workspace_if_deleted(tx: Transaction, workspace_id: int) -> None:
         return
     if tx.scalar(select(func.count()).where(ProjectRow.workspace_id == workspace_id)):
         return
+    webhooks.delete_of_workspace(tx, workspace_id)
     for of_workspace in (PinRow, TemplateRow):
         tx.execute(delete(of_workspace).where(of_workspace.workspace_id == workspace_id))
     tx.delete(workspace)

@@ -32,7 +32,14 @@ from det_keras.master.database.models.reports import (
     StorageRow,
 )
 from det_keras.master.database.models.tasks import AllocationRow, LogRow, TaskRow
-from det_keras.master.database.models.teams import PinRow, ProjectRow, TemplateRow, WorkspaceRow
+from det_keras.master.database.models.teams import (
+    DeliveryRow,
+    PinRow,
+    ProjectRow,
+    TemplateRow,
+    WebhookRow,
+    WorkspaceRow,
+)
 
 __all__ = [
     "AccessTokenRow",
@@ -40,6 +47,7 @@ __all__ = [
     "AuditRow",
     "Base",
     "CheckpointRow",
+    "DeliveryRow",
     "ExperimentRow",
     "Json",
     "LogRow",
@@ -65,6 +73,7 @@ __all__ = [
     "UserRow",
     "UtcTime",
     "VerificationRow",
+    "WebhookRow",
     "WorkspaceRow",
     "utc_text",
 ]
