@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -108,6 +108,20 @@ def object_text(entry: Mapping[str, Any]) -> str:
     """Return what an entry of the record of changes is about, such as ``link 3 of experiment 7``."""
     text = f"{entry['kind']} {entry['objectId']}".strip()
     return f"{text} of {entry['ofKind']} {entry['ofId']}" if entry["ofKind"] else text
+
+
+def triggers_text(triggers: Iterable[Mapping[str, Any]]) -> str:
+    """Return when a webhook is told, such as ``COMPLETED, log /nan/, alerts``."""
+    texts = []
+    for trigger in triggers:
+        condition = trigger["condition"] or {}
+        if "state" in condition:
+            texts.append(str(condition["state"]))
+        elif "regex" in condition:
+            texts.append(f"log /{condition['regex']}/")
+        else:
+            texts.append("alerts")
+    return ", ".join(texts)
 
 
 def size_text(size_bytes: float) -> str:

@@ -393,6 +393,32 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Use an access token for later commands on this machine. Other programs take it from DET_USER_TOKEN.",
         "det token login 5Yv0...",
     ),
+    "det webhook": HelpText.of(
+        "Addresses to which the master sends events: changes of experiments, lines of logs, alerts of scripts.",
+        "det webhook create https://hooks.slack.com/services/T/B/X --slack --on-state ERROR",
+        "det webhook test 3",
+    ),
+    "det webhook create": HelpText.of(
+        "Create a webhook: of all workspaces as an administrator, of a workspace as its owner.\n"
+        "Addresses in the own networks of the master must be allowed where it is started.",
+        "det webhook create https://example.com/hook --on-state COMPLETED --on-state ERROR --on-alert",
+        "det webhook create https://hooks.slack.com/services/T/B/X --slack --workspace vision --on-log 'loss: nan'",
+    ),
+    "det webhook list": HelpText.of(
+        "List the webhooks of all workspaces, and of your own ones.", "det webhook list"
+    ),
+    "det webhook describe": HelpText.of("Show a webhook.", "det webhook describe 3"),
+    "det webhook edit": HelpText.of(
+        "Send to another address, also what waits.", "det webhook edit 3 --url https://example.com/hook"
+    ),
+    "det webhook test": HelpText.of("Send a test event, once, and say what came back.", "det webhook test 3"),
+    "det webhook delete": HelpText.of(
+        "Delete a webhook, with what was not sent yet.", "det webhook delete 3"
+    ),
+    "det webhook deliveries": HelpText.of(
+        "Show what was sent to a webhook, with the answers, and what waits for its next attempt.",
+        "det webhook deliveries 3",
+    ),
     "det workspace": HelpText.of(
         "Collections of projects, for teams that share a master.",
         "det workspace create vision",

@@ -28,7 +28,7 @@ from det_keras.cli.commands import (
     user,
     web,
 )
-from det_keras.cli.commands.teams import model, project, template, token, workspace
+from det_keras.cli.commands.teams import model, project, template, token, webhook, workspace
 from det_keras.cli.help_texts import add_help_texts
 from det_keras.cli.render import write
 from det_keras.connection.settings import Settings
@@ -150,6 +150,7 @@ def command_parser() -> argparse.ArgumentParser:
         user,
         token,
         template,
+        webhook,
         workspace,
         project,
         preview,

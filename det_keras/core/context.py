@@ -178,17 +178,22 @@ class Context:
     def alert(
         self, title: str | None = None, description: str | None = None, level: str | None = "info"
     ) -> None:
-        """Write a message to the log, which log policies search as well.
+        """Send a message to the webhooks that wait for alerts, and write it to the log; on the chief only.
+
+        A local run keeps it in its run directory.
 
         Args:
             title: the subject of the message.
             description: the text of the message.
             level: ``debug``, ``info``, ``warn`` or ``error``.
         """
+        if not self.distributed.is_chief:
+            return
         number = {"debug": logging.DEBUG, "warn": logging.WARNING, "error": logging.ERROR}.get(
             level or "", logging.INFO
         )
         logger.log(number, "%s", ": ".join(part for part in (title, description) if part))
+        self.backend.alert(title or "", description or "", logging.getLevelName(number))
 
     def close(self) -> None:
         """Flush every report and release all resources; a second call has no effect.

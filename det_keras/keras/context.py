@@ -30,6 +30,11 @@ from det_keras.keras.verification import LocalVerification
 logger = logging.getLogger(__name__)
 
 
+_LEVELS = ("info", "warn", "error")
+_LONGEST_TITLE = 1_000
+_LONGEST_ALERT = 10_000
+
+
 class KerasContext(LoopCalls, MediaLog, StoredModels):
     """The API of training scripts.
 
@@ -347,6 +352,41 @@ class KerasContext(LoopCalls, MediaLog, StoredModels):
         if self.distributed.size > 1:
             return inference.predict(model, x, self.distributed, gather=gather, **options)
         return model.predict(x, **options)
+
+    def alert(self, title: str, text: str = "", level: str = "info") -> None:
+        """Send a message to the webhooks that wait for alerts, and write it to the log.
+
+        The chief sends it, and calls on other ranks have no effect, nor have those of trainings that are finished
+        when a script is resumed; batches that are trained again alert again. A local run keeps it in its run
+        directory, in ``alerts.jsonl``.
+
+        Args:
+            title: the subject, 1 to 1,000 characters.
+            text: the text, at most 10,000 characters; empty by default.
+            level: ``info``, ``warn`` or ``error``.
+
+        Raises:
+            ValueError: an argument is invalid.
+            DetError: the context is closed.
+
+        Example:
+            ```pycon
+            >>> context.alert("Diverged", "The loss is not finite.", level="error")
+            ```
+        """
+        self._script.check_open("alert")
+        if not isinstance(title, str) or not 0 < len(title) <= _LONGEST_TITLE:
+            raise ValueError(
+                f"`title` must be a text of 1 to {_LONGEST_TITLE} characters. Received: {title!r:.200}."
+            )
+        if not isinstance(text, str) or len(text) > _LONGEST_ALERT:
+            raise ValueError(
+                f"`text` must be a text of at most {_LONGEST_ALERT} characters. Received: {text!r:.200}."
+            )
+        if level not in _LEVELS:
+            raise ValueError(f"`level` must be one of {', '.join(_LEVELS)}. Received: {level!r:.200}.")
+        if not self._script.is_repeating:
+            self.core.alert(title, text, level)
 
     def close_after(self, verification: LocalVerification | None) -> None:
         """Let `close` wait for what verifies the run; None for nothing."""

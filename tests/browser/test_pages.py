@@ -22,7 +22,7 @@ PAGES = (
     "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/config",
     "/experiments/{e}/fork", "/compare?experiment={e}&experiment={e}", "/trials/{t}",
     "/trials/{t}/logs", "/compare?trial={t}&trial={u}", "/trials", "/projects",
-    "/models", "/models?archived=true", "/cluster", "/jobs", "/audit", "/nowhere",
+    "/models", "/models?archived=true", "/cluster", "/jobs", "/audit", "/webhooks", "/nowhere",
 )  # fmt: skip
 
 

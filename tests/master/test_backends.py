@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from det_keras.client import Session
 from det_keras.cluster_info import read_cluster_info
@@ -20,12 +21,13 @@ from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.backend.trial import TrialBackend
 from det_keras.core.preempt import PreemptContext
 from det_keras.errors import DetError
-from det_keras.master.database.models import MetricRow, TrialRow
+from det_keras.master.database.models import DeliveryRow, MetricRow, TrialRow
 from det_keras.master.reports.metrics import live_rows
 from det_keras.protocol import states
 from det_keras.storage import DirectoryStorage
 from master.detached_runs import open_detached
 from master.fakes import eventually
+from master.test_doors import login
 
 CONFIG = (
     "entrypoint: python3 train.py\nsearcher: {name: single, metric: val_loss, max_length: {batches: 100}}\n"
@@ -156,6 +158,28 @@ def test_reports_of_how_far_it_is_do_not_wait_and_do_not_fail(place):
     place.backend.report_system_metrics("cpu", {"cpu_util_simple": 12.0})
     place.backend.report_checkpoint_deleted(place.save(10))
     place.backend.flush()
+
+
+def test_alert_is_kept_or_queued_for_webhooks(place, request):
+    is_local = "local" in request.node.name
+    world = None if is_local else request.getfixturevalue("world")
+    if world is not None:
+        admin = login(world, "admin", world.home.admin_password_file.read_text())
+        body = {"url": "https://93.184.215.14/", "webhookType": "WEBHOOK_TYPE_DEFAULT", "name": ""}
+        world.master.webhook_sender.step = lambda: 60.0
+        admin.post("/api/v1/webhooks", {**body, "triggers": [{"triggerType": "TRIGGER_TYPE_CUSTOM"}]})
+    place.backend.alert("Diverged", "loss is nan", "ERROR")
+    place.backend.flush()
+    if world is None:
+        (line,) = (place.backend.unshared.run.path / "alerts.jsonl").read_text().splitlines()
+        found = json.loads(line)
+        assert (found["title"], found["description"], found["level"]) == ("Diverged", "loss is nan", "ERROR")
+        return
+    with world.master.store.reading() as found:
+        (row,) = found.scalars(select(DeliveryRow)).all()
+    told = json.loads(row.payload)["event_data"]
+    assert told["custom_data"]["level"] == "LOG_LEVEL_ERROR"
+    assert told["experiment"]["trial_id"] == place.backend.unshared.run.trial_id
 
 
 def test_what_was_submitted_is_empty_or_the_users_own(place):

@@ -79,7 +79,7 @@ PAGES = (
     "/experiments/{e}/fork", "/experiments/{e}/fork?trial={t}", "/compare", "/compare?trial={t}",
     "/compare?experiment={e}&trial={t}", "/trials", "/trials?q=lr<1&group=lr", "/cluster", "/jobs", "/projects",
     "/models", "/models?archived=true",
-    "/audit", "/audit?kind=experiment&id={e}", "/signin",
+    "/audit", "/audit?kind=experiment&id={e}", "/webhooks", "/signin",
 )  # fmt: skip
 
 

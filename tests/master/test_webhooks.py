@@ -505,3 +505,25 @@ def test_address_of_a_webhook_is_not_in_the_record_of_changes(client, admin, rec
     assert [entry["verb"] for entry in found] == ["change", "create"]
     assert found[0]["detail"] == "url"
     assert not any("canary" in str(entry) for entry in found)
+
+
+def shown(world, caller):
+    answer = world.http.get("/webhooks", headers={"Accept": "text/html", "Cookie": f"auth={caller.token}"})
+    assert answer.status_code == 200, answer.text
+    return " ".join(answer.text.split())
+
+
+def test_page_shows_webhooks_and_what_was_sent_to_the_own_ones(world, client, admin, receiver):
+    assert "There is none" in shown(world, client)
+    number = make(admin, receiver.url, CANCELED, on_line("<nan>"), CUSTOM)
+    experiment_id = end(client)
+    eventually(lambda: deliveries(admin, number)[0]["state"] == "DELIVERED")
+    page = shown(world, admin)
+    assert "CANCELED, log /&lt;nan&gt;/, alerts" in page
+    assert f"experiment {experiment_id} CANCELED" in page
+    assert "delivered" in page
+    assert f"/api/v1/webhooks/{number}/test" in page
+    of_others = shown(world, client)
+    assert receiver.url not in of_others
+    assert f"experiment {experiment_id} CANCELED" not in of_others
+    assert f"/api/v1/webhooks/{number}/test" not in of_others

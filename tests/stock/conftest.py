@@ -235,7 +235,10 @@ def stock_master(tmp_path_factory) -> Iterator[RealMaster]:
     from det_keras.master.process import MasterOptions
 
     home = Home(tmp_path_factory.mktemp("stock")).create()
-    master = RealMaster(home, options=MasterOptions(info_mounts=True))
+    with pytest.MonkeyPatch.context() as patch:
+        # Receivers of webhooks are on this machine.
+        patch.setenv("DET_KERAS_WEBHOOK_NETWORKS", "127.0.0.0/8,::1/128")
+        master = RealMaster(home, options=MasterOptions(info_mounts=True))
     yield master
     master.close()
 

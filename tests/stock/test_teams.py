@@ -1,10 +1,11 @@
-"""The original client's commands about workspaces, projects and access tokens, and its SDK's."""
+"""The original client's commands about workspaces, projects, access tokens and webhooks, and its SDK's."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from master.receiver import Receiver
 
 from stock.conftest import write_experiment
 
@@ -118,3 +119,70 @@ def test_sdk_has_workspaces_and_projects(stock):
     assert result["project"] == ["letters", "d", ["a"]]
     assert (result["projects"], result["workspaces"]) == (["letters"], ["Uncategorized", "sdk"])
     assert result["first"] == 1
+
+
+def test_webhooks_are_told_of_states_lines_and_alerts(stock):
+    stock.out("workspace", "create", "hooks")
+    receiver = Receiver()
+    created = stock.sdk(f"""
+        from determined.common.api import bindings
+        from determined.experimental import client
+        client.login()
+        session = client._determined._session
+        workspace = next(one for one in bindings.get_GetWorkspaces(session).workspaces if one.name == "hooks").id
+        state = bindings.v1Trigger(
+            triggerType=bindings.v1TriggerType.EXPERIMENT_STATE_CHANGE, condition={{"state": "COMPLETED"}}
+        )
+        line = bindings.v1Trigger(
+            triggerType=bindings.v1TriggerType.TASK_LOG, condition={{"regex": "run 1 starts at 0"}}
+        )
+        custom = bindings.v1Trigger(triggerType=bindings.v1TriggerType.CUSTOM)
+        made = bindings.post_PostWebhook(session, body=bindings.v1Webhook(
+            url="{receiver.url}",
+            webhookType=bindings.v1WebhookType.DEFAULT,
+            triggers=[state, line, custom],
+            mode=bindings.v1WebhookMode.SPECIFIC,
+            name="mine",
+            workspaceId=workspace,
+        )).webhook
+        listed = bindings.get_GetWebhooks(session).webhooks
+        assert [one.name for one in listed if one.id == made.id] == ["mine"]
+        bindings.patch_PatchWebhook(session, body=bindings.v1PatchWebhook(url="{receiver.url}/new"), id=made.id)
+        result = [made.id, bindings.post_TestWebhook(session, id=made.id).completed]
+    """)
+    webhook_id, is_completed = created
+    assert is_completed
+    assert receiver.requests[0][0] == "/hook/new"
+    stock.out("project", "create", "hooks", "digits")
+    name = write_experiment(stock, "told")
+    place = ("--config", "workspace=hooks", "--config", "project=digits")
+    named = ("--config", "integrations.webhooks.webhook_name=['mine']")
+    number = (
+        stock.out("experiment", "create", name, ".", *place, *named)
+        .split("Created experiment ")[1]
+        .split()[0]
+    )
+    stock.finish(number)
+    stock.sdk(f"""
+        from determined.common.api import bindings
+        client.login()
+        session = client._determined._session
+        data = bindings.v1CustomWebhookEventData(title="Done", description="", level=bindings.v1LogLevel.WARNING)
+        bindings.post_PostWebhookEventData(
+            session, body=bindings.v1PostWebhookEventDataRequest(data=data, experimentId={number})
+        )
+        result = None
+    """)
+    told = receiver.wait(4)[1:]
+    kinds = {body["event_type"]: body["event_data"] for body in told}
+    assert set(kinds) == {"EXPERIMENT_STATE_CHANGE", "TASK_LOG", "CUSTOM"}
+    assert kinds["EXPERIMENT_STATE_CHANGE"]["experiment"]["state"] == "COMPLETED"
+    assert kinds["CUSTOM"]["custom_data"]["title"] == "Done"
+    stock.sdk(f"""
+        from determined.common.api import bindings
+        client.login()
+        bindings.delete_DeleteWebhook(client._determined._session, id={webhook_id})
+        result = None
+    """)
+    receiver.close()
+    stock.out("experiment", "delete", number, "--yes")

@@ -166,6 +166,16 @@ class Backend(abc.ABC):
         """Return the model registry that belongs to this run; it is closed at the end of the block."""
 
     @abc.abstractmethod
+    def alert(self, title: str, description: str, level: str) -> None:
+        """Send a message to those who wait for alerts; returns at once.
+
+        Args:
+            title: the subject.
+            description: the text.
+            level: a name of `logging`.
+        """
+
+    @abc.abstractmethod
     def run_metadata(self) -> dict[str, Any]:
         """Return the values that `set_run_metadata` stored; {} if there are none."""
 

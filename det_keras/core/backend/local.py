@@ -101,6 +101,11 @@ class RunDirectory:
         return self.path / "media.jsonl"
 
     @property
+    def alerts(self) -> Path:
+        """The file of alerts, one JSON object per line."""
+        return self.path / "alerts.jsonl"
+
+    @property
     def tensorboard(self) -> Path:
         """The directory of TensorBoard events."""
         return self.path / "tensorboard"
@@ -273,6 +278,12 @@ class LocalBackend(Backend):
 
     def open_registry(self) -> AbstractContextManager[RunRegistry]:
         return contextlib.nullcontext(RunRegistry(self.run.path))
+
+    def alert(self, title: str, description: str, level: str) -> None:
+        row = {"time": timestamp(now()), "level": level, "title": title, "description": description}
+        with self._lock, self.run.alerts.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        logger.info("There is no master, so the alert is only kept in %s.", self.run.alerts)
 
     def run_metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = self.run.read().get("metadata", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -147,6 +148,15 @@ class MasterBackend(Backend):
         }
         label = f"{record.kind} {record.name!r} of step {record.step}"
         self._reports.put(label, lambda: self._api.trials.report_media(number, body))
+
+    def alert(self, title: str, description: str, level: str) -> None:
+        run, event_id = self.run, str(uuid.uuid4())
+        self._reports.put(
+            f"alert {title!r}",
+            lambda: self._api.webhooks.alert(
+                run.experiment_id, run.trial_id, title, description, level, event_id
+            ),
+        )
 
     def rewind(self, steps_completed: int) -> None:
         # The master hides the rows of the earlier run when this run reports for the first time.

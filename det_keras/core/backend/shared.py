@@ -82,6 +82,10 @@ class SharedBackend(Backend):
     def open_registry(self) -> AbstractContextManager[Registry]:
         return self._require_chief("the model registry").open_registry()
 
+    def alert(self, title: str, description: str, level: str) -> None:
+        if self.chief is not None:
+            self.chief.alert(title, description, level)
+
     def run_metadata(self) -> dict[str, Any]:
         return self._require_chief("the run's metadata").run_metadata()
 

@@ -197,7 +197,9 @@ class Changes:
             _id(found[0]): found for found in self._rows.values()
         }
         if act.id is not None:
-            changed = [found for found in of_kind.values() if found[0] is not None and _is_named(found[0], act)]
+            changed = [
+                found for found in of_kind.values() if found[0] is not None and _is_named(found[0], act)
+            ]
             named = changed[0] if changed else (_find(session, act.noun, act.id), False, {})
             of_kind = {act.id if named[0] is None else _id(named[0]): named}
         elif act.noun.is_recorded_once or (

@@ -34,7 +34,7 @@ _LONGEST_ADDRESS = 20_000
 _LONGEST_MARK = 64
 # What pages show; all of it only reads. Below a checkpoint is its archive, which is no part of a page.
 _ALLOWED = re.compile(
-    r"/(experiments|trials|projects|models|jobs|cluster|compare|figures|tables|api/v1/trials)(?![\w.-])"
+    r"/(experiments|trials|projects|models|webhooks|jobs|cluster|compare|figures|tables|api/v1/trials)(?![\w.-])"
     r"|/checkpoints/[\w-]+(?![\w./-])"
 )
 _MOST_BYTES = 32 << 20

@@ -138,6 +138,7 @@ def _environment() -> Environment:
         moment=_moment,
         deed=display.deed_text,
         deed_object=display.object_text,
+        triggers=display.triggers_text,
         ago=_ago,
         urlquote=lambda text: quote(str(text), safe=""),
         isolated=_isolated,

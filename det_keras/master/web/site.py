@@ -31,7 +31,7 @@ from det_keras.master.web import (
     wall,
 )
 from det_keras.master.web.rendering import page, static_files
-from det_keras.master.web.teams import audit, models, workspaces
+from det_keras.master.web.teams import audit, models, webhooks, workspaces
 
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _OF_THE_ORIGINAL = re.compile(r"experiments/(\d+)(?:/trials/(\d+))?(?:/\w*)?$", re.ASCII)
@@ -58,6 +58,7 @@ _PAGES = (
     workspaces,
     models,
     audit,
+    webhooks,
     compare,
     cluster,
     tables,

@@ -7,7 +7,7 @@ from det_keras.protocol.api.imports import Imports
 from det_keras.protocol.api.jobs import GenericTasks, Jobs
 from det_keras.protocol.api.registry import Models
 from det_keras.protocol.api.tasks import Logs, Tasks
-from det_keras.protocol.api.teams import Projects, Templates, Tokens, Workspaces
+from det_keras.protocol.api.teams import Projects, Templates, Tokens, Webhooks, Workspaces
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.api.trials import Trials
 
@@ -33,6 +33,7 @@ class Api:
         templates: parts of configs.
         tokens: access tokens.
         trials: of all experiments.
+        webhooks: addresses to which events are sent.
         workspaces: of all users.
     """
 
@@ -50,6 +51,7 @@ class Api:
         self.templates = Templates(transport)
         self.tokens = Tokens(transport)
         self.trials = Trials(transport)
+        self.webhooks = Webhooks(transport, self.accounts)
         self.workspaces = Workspaces(transport)
 
     def trial_logs(self, trial_id: int) -> Logs:

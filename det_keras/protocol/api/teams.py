@@ -1,4 +1,4 @@
-"""Calls about what the users of a master share: workspaces and their projects, templates; access tokens."""
+"""Calls about what the users of a master share: workspaces and their projects, templates, webhooks; access tokens."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from det_keras.protocol.api.accounts import Accounts
 from det_keras.protocol.api.transport import Transport
 
 _WORKSPACES = "/api/v1/workspaces"
 _PROJECTS = "/api/v1/projects"
 _TOKENS = "/api/v1/tokens"
 _TEMPLATES = "/api/v1/templates"
+_WEBHOOKS = "/api/v1/webhooks"
 
 
 class Workspaces:
@@ -187,6 +189,57 @@ class Templates:
     def delete(self, name: str) -> None:
         """Delete a template."""
         self._transport.delete(_template(name))
+
+
+class Webhooks:
+    """Calls about webhooks.
+
+    Args:
+        transport: sends the calls.
+        accounts: knows whether the master is ours.
+    """
+
+    def __init__(self, transport: Transport, accounts: Accounts) -> None:
+        self._transport = transport
+        self._accounts = accounts
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return the webhooks that the caller may see."""
+        found: list[dict[str, Any]] = self._transport.get(_WEBHOOKS)["webhooks"]
+        return found
+
+    def create(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a webhook and return it."""
+        made: dict[str, Any] = self._transport.post(_WEBHOOKS, fields, repeatable=False)["webhook"]
+        return made
+
+    def change(self, webhook_id: int, url: str) -> None:
+        """Change the address of a webhook."""
+        self._transport.patch(f"{_WEBHOOKS}/{webhook_id}", {"url": url})
+
+    def delete(self, webhook_id: int) -> None:
+        """Delete a webhook."""
+        self._transport.delete(f"{_WEBHOOKS}/{webhook_id}")
+
+    def test(self, webhook_id: int) -> None:
+        """Send a test event; returns when the receiver has accepted it."""
+        self._transport.post(f"{_WEBHOOKS}/{webhook_id}/test", repeatable=False)
+
+    def deliveries(self, webhook_id: int, limit: int) -> list[dict[str, Any]]:
+        """Return what was sent and what waits, latest first; only our master has this call."""
+        path = f"{_WEBHOOKS}/{webhook_id}/deliveries"
+        found: list[dict[str, Any]] = self._transport.get(path, params={"limit": limit})["deliveries"]
+        return found
+
+    def alert(
+        self, experiment_id: int, trial_id: int, title: str, description: str, level: str, event_id: str
+    ) -> None:
+        """Tell webhooks of an alert; our master drops repetitions by the id."""
+        data = {"title": title, "description": description, "level": f"LOG_LEVEL_{level}"}
+        body: dict[str, Any] = {"experimentId": experiment_id, "trialId": trial_id, "data": data}
+        if not self._accounts.is_determined():
+            body["eventId"] = event_id
+        self._transport.post(f"{_WEBHOOKS}/custom", body)
 
 
 def _template(name: str) -> str:
