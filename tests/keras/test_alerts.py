@@ -76,7 +76,7 @@ def test_alerts_of_earlier_trainings_are_not_repeated_by_a_resume(tmp_path):
         with det.keras.init(
             run_dir=tmp_path, seed=1, config={"min_checkpoint_period": {"batches": 2}}
         ) as context:
-            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="dense")], name="model")
             model.compile(optimizer="sgd", loss="mse")
             for _ in range(2):
                 context.fit(
