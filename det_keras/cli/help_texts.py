@@ -260,15 +260,36 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det cluster check",
         "det cluster check --submit --config environment.image=my/image",
     ),
-    "det agent": HelpText.of("Show the machines that run trials and jobs.", "det agent list"),
+    "det agent": HelpText.of("The machines that run trials and jobs.", "det agent list"),
     "det agent list": HelpText.of(
-        "List the machines with their addresses and numbers of slots.",
+        "List the machines with their addresses and numbers of slots, and whether tasks are given them.",
         "det agent list",
         "det agent list --json",
     ),
-    "det slot": HelpText.of("Show the slots of the machines.", "det slot list"),
+    "det agent disable": HelpText.of(
+        "Give a machine to no task, as before a repair. Trials on it save a checkpoint and wait for other slots,\n"
+        "without a restart that counts; jobs are killed. With --drain all of them continue to their ends.\n"
+        "For administrators.",
+        "det agent disable gpu-1 --drain",
+        "det agent disable --all",
+    ),
+    "det agent enable": HelpText.of(
+        "Give a machine to tasks again, but for slots that were disabled by themselves. For administrators.",
+        "det agent enable gpu-1",
+    ),
+    "det slot": HelpText.of("The slots of the machines.", "det slot list"),
     "det slot list": HelpText.of(
-        "List the slots of all machines, and the trial or job that uses each.", "det slot list"
+        "List the slots of all machines, the trial or job that uses each, and whether tasks are given it.",
+        "det slot list",
+    ),
+    "det slot disable": HelpText.of(
+        "Give a slot to no task, such as a GPU with errors. A trial on it saves a checkpoint and waits for another\n"
+        "slot; a job is killed. With --drain it continues to its end. For administrators.",
+        "det slot disable gpu-1 3",
+        "det slot disable gpu-1 3 --drain",
+    ),
+    "det slot enable": HelpText.of(
+        "Give a slot to tasks again. For administrators.", "det slot enable gpu-1 3"
     ),
     "det version": HelpText.of("Print the version of this program.", "det version"),
     "det deploy": HelpText.of("Start and stop the embedded master.", "det deploy local cluster-up"),

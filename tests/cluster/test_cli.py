@@ -19,6 +19,8 @@ from det_keras.cli.main import command_parser
 pytestmark = pytest.mark.process
 #: Of this machine alone, or told of by another test.
 LOCAL = {
+    "agent disable",
+    "agent enable",
     "completion",
     "deploy local cluster-down",
     "deploy local cluster-up",
@@ -59,6 +61,8 @@ LOCAL = {
     "project move",
     "project note",
     "project unarchive",
+    "slot disable",
+    "slot enable",
     "template create",
     "template describe",
     "template list",

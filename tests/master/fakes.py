@@ -84,6 +84,10 @@ class FakePool(ResourcePool):
     def is_one_machine(self) -> bool:
         return not self.is_spread
 
+    @property
+    def slotless_node(self) -> str | None:
+        return self.machines[0].id
+
     def demand(self, wanted: Sequence[int]) -> None:
         self.demands = list(wanted)
 

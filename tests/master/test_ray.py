@@ -22,11 +22,13 @@ from det_keras.master.resources import RayPool, Share, State
 from det_keras.master.resources import ray as ray_module
 from master.conftest import RealMaster
 from master.fakes import eventually, file_entry
+from master.test_doors import login
 from master.test_search_survival import CONFIG, METHODS, PRELUDE, SCRIPT, kill, undisturbed
 from master.test_survival import processes_of, submit, texts, wait_for_text
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
+CONFIG_OF_ONE = "entrypoint: [python3, train.py]\nsearcher: {name: single, metric: loss}\nmax_restarts: 0\n"
 KILLS, TRIALS = (10, 16) if AMOUNT == "all" else (4, 8)
 
 
@@ -109,6 +111,33 @@ report("validation", 1, loss=0.5)
     eventually(lambda: first not in agents(on_ray))
     added = machines.add()
     eventually(lambda: added in agents(on_ray))
+
+
+def test_disabled_machine_is_left_and_gets_nothing_though_ray_has_free_slots_there(on_ray):
+    script = """
+print("run", RUN_ID, os.environ["DET_AGENT_ID"])
+if RUN_ID == 1:
+    while not should_stop():
+        time.sleep(0.05)
+    acknowledge()
+    sys.exit(0)
+report("validation", 1, loss=0.5)
+"""
+    admin = login(on_ray, "admin", on_ray.home.admin_password_file.read_text())
+    first = sorted(agents(on_ray))[0]
+    # Both of its slots are free, and Ray would place a trial there.
+    admin.post(f"/api/v1/agents/{first}/disable")
+    numbers = [submit(on_ray, script, config=CONFIG_OF_ONE) for _ in range(2)]
+    for _, trial in numbers:
+        eventually(lambda trial=trial: any(text.startswith("run 1") for text in texts(on_ray, trial)))
+        assert first not in " ".join(texts(on_ray, trial))
+    (second,) = set(agents(on_ray)) - {first}
+    admin.post(f"/api/v1/agents/{second}/disable")
+    admin.post(f"/api/v1/agents/{first}/enable")
+    for experiment_id, trial in numbers:
+        on_ray.client.wait_for_state(experiment_id, "COMPLETED", 60)
+        assert texts(on_ray, trial) == [f"run 1 {second}", f"run 2 {first}"]
+        assert on_ray.client.trial(trial["id"])["restarts"] == 0
 
 
 def test_names_labels_and_files_of_ray_hold_no_secret(on_ray, machines):

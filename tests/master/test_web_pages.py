@@ -20,6 +20,7 @@ from det_keras.master.web.plotting.rungs import at_rung, stopped_at
 from det_keras.master.web.plotting.searched import rungs_plot
 from master.fakes import SINGLE, eventually, file_entry
 from master.test_checkpoints import report as report_checkpoint
+from master.test_doors import login
 
 ACCEPT = {"Accept": "text/html"}
 # What would break out of text, of an attribute, of a script, of a line and of an address.
@@ -478,6 +479,15 @@ def test_cluster_page_shows_the_task_of_each_slot(world):
     slots = page(world, "/cluster").text.split('id="slots"')[1].split("</ul>")[0]
     assert slots.count('class="used"') == slots.count('class="free"') == 1
     assert f"/trials/{trial['id']}" in slots.split("slot 1")[0]
+
+
+def test_cluster_page_shows_slots_that_are_out_of_use(world):
+    world.launch()
+    admin = login(world, "admin", world.home.admin_password_file.read_text())
+    admin.post("/api/v1/agents/machine-0/disable", {"drain": True})
+    slots = page(world, "/cluster").text.split('id="slots"')[1].split("</ul>")[0]
+    assert slots.count('class="used"') == slots.count('class="disabled"') == 1
+    assert "out of use when it ends" in " ".join(slots.split())
 
 
 def test_answers_and_streams_of_lines_are_compressed(world, search):

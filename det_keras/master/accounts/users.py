@@ -78,11 +78,11 @@ class Users:
             AlreadyExistsError: the name is taken.
         """
         with self._store.reading() as session:
-            _require_admin(session, caller)
+            require_admin(session, caller)
         # Before the transaction: it takes long, and no other writer has its turn during a transaction.
         hashed = password_hash(_checked_password(changes))
         with self._store.writing() as tx:
-            _require_admin(tx, caller)
+            require_admin(tx, caller)
             user = UserRow(username=_free_name(tx, changes.username or ""), modified_at=now())
             user.admin, user.active = bool(changes.admin), changes.active is not False
             user.display_name = changes.display_name or ""
@@ -115,7 +115,7 @@ class Users:
         hashed = None if changes.password is None else password_hash(_checked_password(changes))
         with self._store.writing() as tx:
             if changes.needs_admin or user_id != caller.user_id:
-                _require_admin(tx, caller)
+                require_admin(tx, caller)
             user = find_user(tx, user_id)
             _refuse_lockout(user, changes)
             if changes.username is not None and changes.username.lower() != user.username:
@@ -155,8 +155,18 @@ def find_user(session: Session, user_id: int) -> UserRow:
     return row
 
 
-def _require_admin(session: Session, caller: Caller) -> None:
-    _refuse_tasks(caller)
+def require_admin(session: Session, caller: Caller, what: str = "change users") -> None:
+    """Refuse a call of somebody who is no administrator, and of a task.
+
+    Args:
+        session: to read with.
+        caller: who makes it.
+        what: what only administrators may do.
+
+    Raises:
+        PermissionDeniedError: the caller may not.
+    """
+    _refuse_tasks(caller, what)
     if not find_user(session, caller.user_id).admin:
         raise PermissionDeniedError(
             "Only administrators may do that. Log in as `admin`; "
@@ -164,10 +174,10 @@ def _require_admin(session: Session, caller: Caller) -> None:
         )
 
 
-def _refuse_tasks(caller: Caller) -> None:
+def _refuse_tasks(caller: Caller, what: str = "change users") -> None:
     # A training script must not be able to take over its owner's account.
     if caller.is_task or caller.allocation_id is not None:
-        raise PermissionDeniedError("A task may not change users.")
+        raise PermissionDeniedError(f"A task may not {what}.")
 
 
 def _refuse_lockout(user: UserRow, changes: UserChanges) -> None:

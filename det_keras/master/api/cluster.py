@@ -1,7 +1,8 @@
-"""Agents; previews of searches."""
+"""Agents and their slots, which administrators disable and enable; previews of searches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -10,13 +11,27 @@ from starlette.responses import Response
 
 from det_keras import search
 from det_keras.config import dump_yaml
+from det_keras.master.accounts.auth import Caller
+from det_keras.master.accounts.users import find_user, require_admin
+from det_keras.master.database.store import Transaction
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.resources import Node
 from det_keras.master.serializers.cluster import agent_shape
-from det_keras.master.server.calls import MasterDep, PageDep, body, paged
+from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
-from det_keras.master.tasks import allocations
+from det_keras.master.tasks import allocations, availability
+from det_keras.master.tasks.availability import Availability
 from det_keras.master.wire import Message
 
 router = APIRouter(prefix="/api/v1")
+
+
+class DisableBody(Message):
+    """Whether what runs there continues to its end."""
+
+    agent_id: str = ""
+    slot_id: str = ""
+    drain: bool = False
 
 
 class PreviewBody(Message):
@@ -28,10 +43,67 @@ class PreviewBody(Message):
 @router.get("/agents")
 def agents(master: MasterDep, page: PageDep) -> Response:
     """List the agents: the nodes of the pool."""
-    with master.store.reading() as session:
-        live = allocations.live_allocations(session)
-    shapes = [agent_shape(node, live, master.started_at) for node in master.pool.nodes]
-    return reply(paged("agents", shapes, page, list))
+    return reply(paged("agents", _shapes(master, master.pool.nodes), page, list))
+
+
+@router.get("/agents/{agent_id}")
+def agent(master: MasterDep, agent_id: str) -> Response:
+    """Describe an agent."""
+    return reply({"agent": _agent(master, agent_id)})
+
+
+@router.get("/agents/{agent_id}/slots")
+def slots(master: MasterDep, agent_id: str) -> Response:
+    """List the slots of an agent."""
+    return reply({"slots": list(_agent(master, agent_id)["slots"].values())})
+
+
+@router.get("/agents/{agent_id}/slots/{slot_id}")
+def slot(master: MasterDep, agent_id: str, slot_id: int) -> Response:
+    """Describe a slot."""
+    return reply({"slot": _slot(master, agent_id, slot_id)})
+
+
+@router.post("/agents/{agent_id}/enable")
+def enable_agent(master: MasterDep, caller: CallerDep, agent_id: str) -> Response:
+    """Give the slots of an agent to tasks again, but for those that were disabled by themselves."""
+    with master.store.writing() as tx:
+        availability.enable(tx, master.pool, agent_id, by=_admin(tx, caller))
+    return reply({"agent": _agent(master, agent_id)})
+
+
+@router.post("/agents/{agent_id}/disable")
+def disable_agent(
+    master: MasterDep, caller: CallerDep, agent_id: str, request: Annotated[DisableBody, body(DisableBody)]
+) -> Response:
+    """Give an agent to no task; stop what runs there, or with `drain` let it continue to its end."""
+    with master.store.writing() as tx:
+        by = _admin(tx, caller)
+        availability.disable(tx, master.pool, agent_id, drains=request.drain, by=by)
+    return reply({"agent": _agent(master, agent_id)})
+
+
+@router.post("/agents/{agent_id}/slots/{slot_id}/enable")
+def enable_slot(master: MasterDep, caller: CallerDep, agent_id: str, slot_id: int) -> Response:
+    """Give a slot to tasks again, unless its agent is disabled."""
+    with master.store.writing() as tx:
+        availability.enable(tx, master.pool, agent_id, slot_id, by=_admin(tx, caller))
+    return reply({"slot": _slot(master, agent_id, slot_id)})
+
+
+@router.post("/agents/{agent_id}/slots/{slot_id}/disable")
+def disable_slot(
+    master: MasterDep,
+    caller: CallerDep,
+    agent_id: str,
+    slot_id: int,
+    request: Annotated[DisableBody, body(DisableBody)],
+) -> Response:
+    """Give a slot to no task; stop what runs on it, or with `drain` let it continue to its end."""
+    with master.store.writing() as tx:
+        by = _admin(tx, caller)
+        availability.disable(tx, master.pool, agent_id, slot_id, drains=request.drain, by=by)
+    return reply({"slot": _slot(master, agent_id, slot_id)})
 
 
 @router.get("/notebooks")
@@ -56,6 +128,28 @@ def preview(master: MasterDep, request: Annotated[PreviewBody, body(PreviewBody)
     trials = [{"count": count, "unit": unit} for count, unit in endings or [(found.trials, unit)]]
     summary = {"config": config.searcher.to_dict(), "trials": trials, "simulation": _simulation(found)}
     return reply({"summary": summary})
+
+
+def _admin(tx: Transaction, caller: Caller) -> str:
+    """Return the name of the caller, an administrator."""
+    require_admin(tx, caller, "disable or enable slots")
+    return find_user(tx, caller.user_id).username
+
+
+def _shapes(master: EmbeddedMaster, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    with master.store.reading() as session:
+        live, known = allocations.live_allocations(session), Availability.read(session)
+    return [agent_shape(node, live, known, master.started_at) for node in nodes]
+
+
+def _agent(master: EmbeddedMaster, agent_id: str) -> dict[str, Any]:
+    return _shapes(master, [availability.find_node(master.pool, agent_id)])[0]
+
+
+def _slot(master: EmbeddedMaster, agent_id: str, slot_id: int) -> dict[str, Any]:
+    number = availability.find_slot(master.pool, agent_id, slot_id)
+    shape: dict[str, Any] = _agent(master, agent_id)["slots"][str(number)]
+    return shape
 
 
 def _simulation(found: search.Preview) -> dict[str, Any] | None:

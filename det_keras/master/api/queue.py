@@ -77,7 +77,16 @@ def resource_pools(master: MasterDep, page: PageDep) -> Response:
     entries = _entries(master)
     used = sum(entry.slots for entry in entries)
     running = sum(1 for entry in entries if entry.is_running)
-    shape = pool_shape(master.pool, used, running, len(entries) - running, master.queue.policy.name)
+    with master.queue.view() as queue:
+        draining = sum(
+            not queue.cluster.has(share.node, slot)
+            for job in queue.jobs.values()
+            for task in job.running.values()
+            for share in task.shares
+            for slot in share.slot_ids
+        )
+        slots = queue.cluster.total + draining
+    shape = pool_shape(master.pool, slots, used, running, len(entries) - running, master.queue.policy.name)
     return reply(paged("resourcePools", [shape], page, list))
 
 

@@ -14,8 +14,9 @@ class Subject(NamedTuple):
     """A thing that pages show.
 
     Attributes:
-        kind: ``experiment``, ``trial``, ``task``, ``workspace``, ``project`` or ``model``; `EVERYTHING` has its own.
-        id: its number, or the id of the task.
+        kind: ``experiment``, ``trial``, ``task``, ``workspace``, ``project``, ``model`` or ``slot``; `EVERYTHING` has a
+            kind of its own.
+        id: its number, the id of the task, or the name of the slot's machine.
     """
 
     kind: str

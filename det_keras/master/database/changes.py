@@ -16,6 +16,7 @@ from det_keras.master.database.models import (
     AllocationRow,
     Base,
     CheckpointRow,
+    DisabledSlotRow,
     ExperimentRow,
     MediaRow,
     ModelRow,
@@ -37,6 +38,7 @@ _COLUMNS: dict[type[Base], tuple[str, ...]] = {
     TaskRow: ("end_time", "slots", "config", "queue_position"),
     TrialRow: ("task_id", "state", "has_work"),
     ExperimentRow: ("state", "config", "queue_position"),
+    DisabledSlotRow: ("is_draining",),
 }
 # The rows that pages show: the kind of the subject, and the column with its id.
 _SUBJECTS: dict[type[Base], tuple[str, str]] = {
@@ -47,6 +49,7 @@ _SUBJECTS: dict[type[Base], tuple[str, str]] = {
     MediaRow: ("trial", "trial_id"),
     ExperimentRow: ("experiment", "id"),
     VerificationRow: ("experiment", "experiment_id"),
+    DisabledSlotRow: ("slot", "node"),
     WorkspaceRow: ("workspace", "id"),
     ProjectRow: ("project", "id"),
     PinRow: ("workspace", "workspace_id"),
@@ -63,22 +66,25 @@ class QueueChanges:
         tasks: ids of tasks.
         experiments: numbers of experiments whose configs or positions changed.
         activity: numbers of experiments that were created, deleted, activated, paused or stopped.
+        slots: whether slots were enabled or disabled.
         is_everything: whether rows were changed by a statement that does not say which.
     """
 
     tasks: set[str] = field(default_factory=set)
     experiments: set[int] = field(default_factory=set)
     activity: set[int] = field(default_factory=set)
+    slots: bool = False
     is_everything: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.tasks or self.experiments or self.activity or self.is_everything)
+        return bool(self.tasks or self.experiments or self.activity or self.slots or self.is_everything)
 
     def add(self, other: QueueChanges) -> None:
         """Add other changes."""
         self.tasks |= other.tasks
         self.experiments |= other.experiments
         self.activity |= other.activity
+        self.slots |= other.slots
         self.is_everything |= other.is_everything
 
     def note(self, row: object, *, is_whole: bool) -> None:
@@ -103,6 +109,8 @@ class QueueChanges:
             self.tasks.update((row.task_id, *(attributes.task_id.history.deleted or ())))
         elif isinstance(row, ExperimentRow):
             (self.activity if "state" in changed else self.experiments).add(row.id)
+        elif isinstance(row, DisabledSlotRow):
+            self.slots = True
 
 
 def collect_changes(session_class: type[Session]) -> None:

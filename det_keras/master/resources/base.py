@@ -90,6 +90,8 @@ class Launch:
         shares: its slots, by node; empty for a task without slots.
         python_environment: what its config asks of its Python environment. The pool passes it on to the supervisor, as
             `python_environment` of the spec.
+        is_pinned: whether it must run on the nodes of its shares, also in a pool that places tasks by itself: on others
+            it might get slots that are out of use.
     """
 
     allocation_id: str
@@ -98,6 +100,7 @@ class Launch:
     context: Path | None = None
     shares: Sequence[Share] = ()
     python_environment: EnvironmentRequest = field(default_factory=EnvironmentRequest)
+    is_pinned: bool = False
 
 
 class State(enum.Enum):
@@ -187,6 +190,11 @@ class ResourcePool(abc.ABC):
     def is_one_machine(self) -> bool:
         """Whether all tasks run on the master's machine, and share its disk."""
         return True
+
+    @property
+    def slotless_node(self) -> str | None:
+        """Name of the node on which tasks without slots run; None if it is not one of `nodes`."""
+        return None
 
     @property
     def starts_at_once(self) -> bool:

@@ -100,6 +100,10 @@ class LocalPool(ResourcePool):
         return (self._node,)
 
     @property
+    def slotless_node(self) -> str | None:
+        return self._node.id
+
+    @property
     def starts_at_once(self) -> bool:
         return True
 

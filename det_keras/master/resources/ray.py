@@ -159,7 +159,7 @@ class RayPool(ResourcePool):
         certificate = _read_certificate(launch)
         with self._lock:
             self._tasks[launch.allocation_id] = _Task(TaskState(State.PENDING), launch, certificate)
-            self._send("launch", launch.allocation_id, [len(share.slot_ids) for share in launch.shares])
+            self._send("launch", *_placement(launch))
 
     def look(self, allocation_id: str) -> TaskState:
         if self._local.knows(allocation_id):
@@ -272,8 +272,8 @@ class RayPool(ResourcePool):
             started = [name for name, task in self._tasks.items() if task.launch is None]
             waiting = {name: task.launch for name, task in self._tasks.items() if task.launch is not None}
             self._send("adopt", started, list(waiting))
-            for allocation_id, launch in waiting.items():
-                self._send("launch", allocation_id, [len(share.slot_ids) for share in launch.shares])
+            for launch in waiting.values():
+                self._send("launch", *_placement(launch))
             if self._demand:
                 self._send("demand", self._demand)
 
@@ -433,6 +433,12 @@ def _read_certificate(launch: Launch) -> str | None:
         return None
     # The certificates themselves are ASCII; what stands between them may be in any encoding.
     return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def _placement(launch: Launch) -> tuple[str, list[int], list[str] | None]:
+    """Return the arguments of the bridge's `launch`."""
+    nodes = [share.node for share in launch.shares] if launch.is_pinned else None
+    return launch.allocation_id, [len(share.slot_ids) for share in launch.shares], nodes
 
 
 def _assignments(

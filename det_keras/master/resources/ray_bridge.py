@@ -11,6 +11,7 @@ Another bridge finds them again.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import queue
@@ -50,6 +51,7 @@ class _Task:
         group: its placement group.
         actors: one for each bundle; empty until they are placed.
         ends: how the bundles ended, by index.
+        pins: the ids of the nodes on which it has to be; empty if Ray chooses.
         look_at: when to ask next whether it is placed.
         delay_s: period of asking.
     """
@@ -57,6 +59,7 @@ class _Task:
     group: Any
     actors: list[Any] = field(default_factory=list)
     ends: dict[int, Exit] = field(default_factory=dict)
+    pins: Sequence[str] = ()
     look_at: float = 0.0
     delay_s: float = _FIRST_LOOK_S
 
@@ -103,17 +106,30 @@ class Bridge:
 
     # Commands of the master.
 
-    def launch(self, allocation_id: str, slots: Sequence[int]) -> None:
-        """Ask Ray for machines: a bundle for each entry of `slots`."""
+    def launch(self, allocation_id: str, slots: Sequence[int], names: Sequence[str] | None) -> None:
+        """Ask Ray for machines: a bundle for each entry of `slots`.
+
+        Args:
+            allocation_id: the task.
+            slots: number of slots on each of its machines.
+            names: the machines; None if Ray chooses them.
+        """
         from ray.util.placement_group import placement_group
 
+        ids = {node.id: ray_id for ray_id, node in (self._nodes or {}).items()}
+        if names is not None and any(name not in ids for name in names):
+            self._tasks[allocation_id] = _Task(self._group(allocation_id))
+            self._lose(allocation_id, "its machine left Ray")
+            return
+        pins = [ids[name] for name in names or ()]
         group = self._group(allocation_id)
         if group is None:
             bundles = [self._bundle(count) for count in slots]
+            pinned = self._pinned(bundles, pins)
             group = placement_group(
-                bundles, strategy="STRICT_SPREAD", name=allocation_id, lifetime="detached"
+                bundles, strategy="STRICT_SPREAD", name=allocation_id, lifetime="detached", **pinned
             )
-        self._tasks[allocation_id] = _Task(group)
+        self._tasks[allocation_id] = _Task(group, pins=pins)
 
     def start(self, allocation_id: str, assignments: Sequence[Assignment]) -> None:
         """Start an actor in each bundle of a placed task."""
@@ -298,6 +314,8 @@ class Bridge:
                 self._lose(allocation_id, "its machine left Ray")
         elif found.get("state") in ("REMOVED", None):
             self._lose(allocation_id, "its placement group was removed from Ray")
+        elif any(pin not in (self._nodes or {}) for pin in task.pins):
+            self._lose(allocation_id, "its machine left Ray")
         else:
             task.delay_s = min(2 * task.delay_s, _LAST_LOOK_S)
             task.look_at = time.monotonic() + task.delay_s
@@ -343,6 +361,19 @@ class Bridge:
         hosts = self._hosts or ()
         only = {f"node:{host}": _TRACE for host in hosts} if len(hosts) == 1 else {}
         return {self._resource: float(count), **only}
+
+    def _pinned(self, bundles: Sequence[dict[str, float]], pins: Sequence[str]) -> dict[str, Any]:
+        """Bind bundles to the nodes with these ids; return the options of their placement group."""
+        from ray.util.placement_group import placement_group
+
+        if not pins:
+            return {}
+        if "bundle_label_selector" in inspect.signature(placement_group).parameters:
+            return {"bundle_label_selector": [{"ray.io/node-id": pin} for pin in pins]}
+        # Ray before 2.49 names nodes by their addresses only.
+        for bundle, pin in zip(bundles, pins, strict=True):
+            bundle[f"node:{(self._nodes or {})[pin].address}"] = _TRACE
+        return {}
 
     def _group(self, name: str) -> Any:
         """Return the placement group of a task; None if there is none."""

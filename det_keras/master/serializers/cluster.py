@@ -8,6 +8,7 @@ from typing import Any
 
 from det_keras.master.database.models import AllocationRow, UserRow
 from det_keras.master.resources import Node, ResourcePool, Slot
+from det_keras.master.tasks.availability import Availability
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.tasks.task_environment import Identity
 from det_keras.protocol.states import RUNNING, named
@@ -70,12 +71,15 @@ def master_shape(identity: Identity) -> dict[str, Any]:
     }
 
 
-def agent_shape(node: Node, live: Sequence[AllocationRow], started_at: datetime | None) -> dict[str, Any]:
+def agent_shape(
+    node: Node, live: Sequence[AllocationRow], known: Availability, started_at: datetime | None
+) -> dict[str, Any]:
     """Return a node of the pool as an `Agent`.
 
     Args:
         node: the node.
         live: the allocations that have not ended, of all nodes.
+        known: which slots are in use.
         started_at: start time of the master.
     """
     owner = {
@@ -90,12 +94,12 @@ def agent_shape(node: Node, live: Sequence[AllocationRow], started_at: datetime 
         "id": node.id,
         "registeredTime": timestamp(started_at),
         "slotStats": {"typeStats": {}, "brandStats": {}},
-        "slots": {str(slot.id): _slot(slot, owner.get(slot.id)) for slot in node.slots},
+        "slots": {str(slot.id): _slot(node, slot, known, owner.get(slot.id)) for slot in node.slots},
         "containers": containers,
         "resourcePools": [POOL],
         "addresses": [node.address],
-        "enabled": True,
-        "draining": False,
+        "enabled": known.has_machine(node.id),
+        "draining": known.machines.get(node.id, False),
         "version": PROTOCOL_VERSION,
     }
 
@@ -110,17 +114,20 @@ def device_shape(slot: Slot) -> dict[str, Any]:
     }
 
 
-def pool_shape(pool: ResourcePool, used: int, running: int, queued: int, scheduler: str) -> dict[str, Any]:
+def pool_shape(
+    pool: ResourcePool, slots: int, used: int, running: int, queued: int, scheduler: str
+) -> dict[str, Any]:
     """Return the only `ResourcePool`; clients require every key.
 
     Args:
         pool: where tasks run.
+        slots: number of slots that tasks are given, or use.
         used: number of slots in use.
         running: number of running tasks.
         queued: number of waiting tasks.
         scheduler: name of the policy that gives out slots.
     """
-    nodes, slots = len(pool.nodes), pool.slot_count
+    nodes = len(pool.nodes)
     return {
         "name": POOL,
         "description": pool.description,
@@ -149,12 +156,12 @@ def pool_shape(pool: ResourcePool, used: int, running: int, queued: int, schedul
     }
 
 
-def _slot(slot: Slot, allocation: AllocationRow | None) -> dict[str, Any]:
+def _slot(node: Node, slot: Slot, known: Availability, allocation: AllocationRow | None) -> dict[str, Any]:
     return {
         "id": str(slot.id),
         "device": device_shape(slot),
-        "enabled": True,
-        "draining": False,
+        "enabled": known.has_slot(node.id, slot.id),
+        "draining": known.drains(node.id, slot.id),
         "container": None if allocation is None else _container(allocation),
     }
 

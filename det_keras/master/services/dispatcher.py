@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ParamSpec
 
@@ -34,6 +34,7 @@ from det_keras.master.resources import ResourcePool, Share, State
 from det_keras.master.services.background import Background, Deadlines
 from det_keras.master.services.launching import Launcher
 from det_keras.master.tasks import allocations, jobs
+from det_keras.master.tasks.availability import Availability, stop_misplaced
 from det_keras.master.tasks.live_queue import LiveQueue, still_waits
 from det_keras.master.tasks.logs import note, store_entries
 from det_keras.master.tasks.scheduling import Preemption
@@ -192,6 +193,7 @@ class Dispatcher(Background):
         with self._store.writing() as tx:
             allocation = allocations.find_allocation(tx, allocation_id)
             allocation.shares = [share.to_dict() for share in shares]
+            stop_misplaced(tx, allocation, shares)
             tx.notify(task_topic(allocation.task_id))
 
     def _mark_running(self, allocation_id: str) -> None:
@@ -292,6 +294,11 @@ class Dispatcher(Background):
             )
         logger.info("%s.", text)
 
+    def _may_run_on(self, known: Availability, shares: tuple[Share, ...]) -> bool:
+        """Return whether the slots of a plan are still in use: they may have been disabled since it was made."""
+        host = self._pool.slotless_node
+        return known.has_all(shares) and (bool(shares) or host is None or known.has_machine(host))
+
     def _give_up_silent(self) -> None:
         """End unmanaged trials that have not reported for too long."""
         with self._store.reading() as session:
@@ -310,9 +317,10 @@ class Dispatcher(Background):
         with self._store.writing() as tx:
             task = tx.get(TaskRow, task_id)
             # The user may have ended or paused the task since the plan was made.
-            if task is None or not still_waits(tx, task):
+            known = Availability.read(tx)
+            if task is None or not still_waits(tx, task) or not self._may_run_on(known, shares):
                 return
-            launch = self._launcher.prepare(tx, task, shares)
+            launch = replace(self._launcher.prepare(tx, task, shares), is_pinned=bool(known))
             if self._pool.starts_at_once:
                 # A commit of its own would take longer than a launch.
                 _set_running(tx, launch.allocation_id)

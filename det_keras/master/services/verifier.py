@@ -117,14 +117,16 @@ class Verifier(Background):
         self._wake.wait(_WAIT_S)
 
     def _look(self, row: VerificationRow) -> None:
-        """Record the end of a copy; kill it if a task was given one of its slots."""
+        """Record the end of a copy; kill it if a task was given one of its slots, or one is out of use."""
         attempt_id = verification.copy_id(row)
         state = self._pool.look(attempt_id)
         if state.state is not State.ENDED:
             with self._queue.view() as queue:
                 shares = map(Share.from_dict, row.shares)
                 is_wanted = any(
-                    queue.cluster.claims(share.node, slot) for share in shares for slot in share.slot_ids
+                    queue.cluster.claims(share.node, slot) or not queue.cluster.has(share.node, slot)
+                    for share in shares
+                    for slot in share.slot_ids
                 )
             if is_wanted:
                 self._pool.kill(attempt_id, force=False)

@@ -22,9 +22,10 @@ from sqlalchemy.orm import Session
 from det_keras.master.database.changes import QueueChanges
 from det_keras.master.database.models import AllocationRow, ExperimentRow, TaskRow, TrialRow
 from det_keras.master.database.store import Store
-from det_keras.master.resources import ResourcePool
+from det_keras.master.resources import Node, ResourcePool
 from det_keras.master.tasks import jobs
 from det_keras.master.tasks.allocations import shares_of
+from det_keras.master.tasks.availability import Availability
 from det_keras.master.tasks.scheduling import (
     DEFAULT_PRIORITY,
     Cluster,
@@ -156,24 +157,36 @@ class LiveQueue:
             changes, self._changes = self._changes, QueueChanges()
         nodes = self._pool.nodes
         seen = [(node.id, node.address, len(node.slots)) for node in nodes]
-        if seen != self._nodes:
-            self._nodes = seen
-            self._queue.cluster.resize(nodes)
-        if not changes:
+        if seen == self._nodes and not changes:
             return
         try:
             with self._store.reading() as session:
                 if changes.is_everything:
+                    self._queue = Queue(self.policy.key, Cluster(()))
+                if seen != self._nodes or changes.slots or changes.is_everything:
+                    self._resize(session, nodes)
+                    self._nodes = seen
+                if changes.is_everything:
                     self._read_all(session)
-                else:
+                elif changes:
                     self._read_changes(session, changes)
         except BaseException:
             # Nothing is forgotten: a half-read state is corrected by the next attempt.
             self.note(QueueChanges(is_everything=True))
             raise
 
+    def _resize(self, session: Session, nodes: Sequence[Node]) -> None:
+        """Plan with the slots of these nodes that are in use."""
+        known = Availability.read(session)
+        usable = known.usable(nodes)
+        host = self._pool.slotless_node
+        self._queue.cluster.resize(
+            usable,
+            disabled=sum(len(node.slots) for node in nodes) - sum(len(node.slots) for node in usable),
+            runs_slotless=host is None or known.has_machine(host),
+        )
+
     def _read_all(self, session: Session) -> None:
-        self._queue = Queue(self.policy.key, Cluster(self._pool.nodes))
         active = ExperimentRow.state == states.ACTIVE
         self._set_experiments(session, active & ExperimentRow.is_unmanaged.is_(False))
         newest = (

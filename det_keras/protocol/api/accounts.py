@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from det_keras.errors import MasterUnavailableError
 from det_keras.protocol.api.transport import Transport
@@ -97,6 +98,21 @@ class Accounts:
         """Return the machines, each with its slots."""
         agents: list[dict[str, Any]] = self._transport.get("/api/v1/agents")["agents"]
         return agents
+
+    def set_use(self, agent_id: str, slot: int | None = None, *, is_used: bool, drain: bool = False) -> None:
+        """Give a machine or one of its slots to no task any more, or to tasks again; for administrators.
+
+        Args:
+            agent_id: name of the machine.
+            slot: number of the slot; None for the whole machine.
+            is_used: whether tasks are given it.
+            drain: whether what runs there continues to its end.
+        """
+        path = f"/api/v1/agents/{quote(agent_id, safe='')}" + ("" if slot is None else f"/slots/{slot}")
+        if is_used:
+            self._transport.post(f"{path}/enable")
+        else:
+            self._transport.post(f"{path}/disable", {"drain": drain})
 
     def resource_pools(self) -> list[dict[str, Any]]:
         """Return the pools of slots."""

@@ -31,7 +31,7 @@ from det_keras.master.database.models.reports import (
     ProvenanceRow,
     StorageRow,
 )
-from det_keras.master.database.models.tasks import AllocationRow, LogRow, TaskRow
+from det_keras.master.database.models.tasks import AllocationRow, DisabledSlotRow, LogRow, TaskRow
 from det_keras.master.database.models.teams import (
     DeliveryRow,
     PinRow,
@@ -48,6 +48,7 @@ __all__ = [
     "Base",
     "CheckpointRow",
     "DeliveryRow",
+    "DisabledSlotRow",
     "ExperimentRow",
     "Json",
     "LogRow",

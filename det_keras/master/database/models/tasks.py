@@ -71,6 +71,18 @@ class AllocationRow(Base):
         return sum(len(share["slot_ids"]) for share in self.shares)
 
 
+class DisabledSlotRow(Base):
+    """A slot, or a whole machine, that is given to no task."""
+
+    __tablename__ = "disabled_slots"
+
+    node: Mapped[str] = mapped_column(PlainText(255), primary_key=True)
+    # -1 for the whole machine: its own slots stay as they are when it is enabled again.
+    slot: Mapped[int] = mapped_column(primary_key=True)
+    # Tasks that run there continue to their ends.
+    is_draining: Mapped[bool] = mapped_column(default=False)
+
+
 class LogRow(Base):
     """One line of a task's log."""
 

@@ -28,12 +28,23 @@ class Cluster:
         # The names of the nodes with a number of unused slots, sorted.
         self._by_free: dict[int, list[str]] = {}
         self.free = self.total = self.largest = 0
+        #: Number of slots that are out of use; no node has them.
+        self.disabled = 0
+        #: Whether tasks without slots may start.
+        self.runs_slotless = True
         self.resize(nodes)
         for name, numbers in (taken or {}).items():
             self.claim([Share(name, tuple(numbers))])
 
-    def resize(self, nodes: Iterable[Node]) -> None:
-        """Use these nodes from now on; claims on slots stay, including those of nodes that are gone."""
+    def resize(self, nodes: Iterable[Node], *, disabled: int = 0, runs_slotless: bool = True) -> None:
+        """Use these nodes from now on; claims on slots stay, including those of nodes and slots that are gone.
+
+        Args:
+            nodes: the nodes, with the slots that tasks may be given.
+            disabled: number of their slots that are out of use.
+            runs_slotless: whether tasks without slots may start.
+        """
+        self.disabled, self.runs_slotless = disabled, runs_slotless
         self._free, self._addresses, self._numbers, self._by_free = {}, {}, {}, {}
         self.free = 0
         for node in nodes:
@@ -73,12 +84,20 @@ class Cluster:
     def fits(self, slots: int) -> bool:
         """Return whether a task fits into the unused slots."""
         if slots == 0:
-            return True
+            return self.runs_slotless
         if slots > self.free:
             return False
         if slots > self.largest:
             return True
         return any(self._by_free.get(count) for count in range(slots, self.largest + 1))
+
+    def can_hold(self, slots: int) -> bool:
+        """Return whether a task would fit if nothing ran."""
+        return slots <= self.total if slots else self.runs_slotless
+
+    def has(self, node: str, slot: int) -> bool:
+        """Return whether a slot exists and is in use, whatever its claims."""
+        return slot in self._numbers.get(node, ())
 
     def claim(self, shares: Sequence[Share]) -> None:
         """Record a claim on slots, whether they are free or not."""

@@ -50,12 +50,13 @@ def find_room(
     on_node: dict[str, list[tuple[Job, Running]]] = defaultdict(list)
     for job, task in candidates:
         for share in task.shares:
-            on_node[share.node].append((job, task))
+            if _usable(queue, share):
+                on_node[share.node].append((job, task))
     best: tuple[int, int, str] | None = None
     chosen: Sequence[tuple[Job, Running]] = ()
     for node in queue.cluster.nodes:
         lacking = slots - len(queue.cluster.unused(node)) - len(leaving.get(node, ()))
-        victims = _victims(on_node.get(node, ()), lacking, may_lose, node)
+        victims = _victims(queue, on_node.get(node, ()), lacking, may_lose, node)
         if victims is None:
             continue
         cost = (sum(task.slots for _, task in victims), len(victims), node)
@@ -64,7 +65,7 @@ def find_room(
     if best is None:
         return None
     node = best[2]
-    numbers = [*queue.cluster.unused(node), *leaving.get(node, ()), *_slots_on(chosen, node)]
+    numbers = [*queue.cluster.unused(node), *leaving.get(node, ()), *_slots_on(queue, chosen, node)]
     share = Share(node, tuple(sorted(numbers[:slots])), queue.cluster.address(node))
     return Room((share,), tuple(chosen))
 
@@ -78,11 +79,12 @@ def _of_several_nodes(
 ) -> Room | None:
     names = set(queue.cluster.nodes)
     lacking = slots - queue.cluster.free - sum(len(leaving.get(name, ())) for name in names)
-    victims = _victims(candidates, lacking, may_lose, None)
+    frees = [pair for pair in candidates if _count(queue, pair[1], None)]
+    victims = _victims(queue, frees, lacking, may_lose, None)
     if victims is None:
         return None
     numbers = {
-        name: [*queue.cluster.unused(name), *leaving.get(name, ()), *_slots_on(victims, name)]
+        name: [*queue.cluster.unused(name), *leaving.get(name, ()), *_slots_on(queue, victims, name)]
         for name in names
     }
     shares = []
@@ -95,7 +97,11 @@ def _of_several_nodes(
 
 
 def _victims(
-    candidates: Sequence[tuple[Job, Running]], lacking: int, may_lose: MayLose, node: str | None
+    queue: Queue,
+    candidates: Sequence[tuple[Job, Running]],
+    lacking: int,
+    may_lose: MayLose,
+    node: str | None,
 ) -> list[tuple[Job, Running]] | None:
     """Return tasks that together free `lacking` slots on a node, or on all; None if there are not enough."""
     found: list[tuple[Job, Running]] = []
@@ -106,24 +112,33 @@ def _victims(
         if may_lose(job, lost[job.id], task):
             found.append((job, task))
             lost[job.id] += task.slots
-            lacking -= _count(task, node)
+            lacking -= _count(queue, task, node)
     if lacking > 0:
         return None
     # A large task that was added last may make earlier ones unnecessary.
     for job, task in list(reversed(found)):
-        if lacking + _count(task, node) <= 0:
+        if lacking + _count(queue, task, node) <= 0:
             found.remove((job, task))
-            lacking += _count(task, node)
+            lacking += _count(queue, task, node)
     return found
 
 
-def _count(task: Running, node: str | None) -> int:
-    return sum(len(share.slot_ids) for share in task.shares if node in (None, share.node))
+def _usable(queue: Queue, share: Share) -> list[int]:
+    """Return the slots of a share that another task may be given: not those that are draining."""
+    return [slot for slot in share.slot_ids if queue.cluster.has(share.node, slot)]
 
 
-def _slots_on(tasks: Sequence[tuple[Job, Running]], node: str) -> list[int]:
+def _count(queue: Queue, task: Running, node: str | None) -> int:
+    return sum(len(_usable(queue, share)) for share in task.shares if node in (None, share.node))
+
+
+def _slots_on(queue: Queue, tasks: Sequence[tuple[Job, Running]], node: str) -> list[int]:
     return sorted(
-        slot for _, task in tasks for share in task.shares if share.node == node for slot in share.slot_ids
+        slot
+        for _, task in tasks
+        for share in task.shares
+        if share.node == node
+        for slot in _usable(queue, share)
     )
 
 
@@ -132,7 +147,7 @@ def _leaving(queue: Queue) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for task_id, job in queue.stopping.items():
         for share in job.running[task_id].shares:
-            for slot in share.slot_ids:
+            for slot in _usable(queue, share):
                 if queue.cluster.claims(share.node, slot) == 1:
                     found[share.node].append(slot)
     return found

@@ -486,8 +486,12 @@ def wait_reason(queue: Queue, job: Job, ahead: int) -> str:
         return ""
     if job.is_limited:
         return f"waits: it may use {job.facts.max_slots} slots at once (`resources.max_slots`)"
-    if slots > cluster.total:
-        return f"waits for {wanted}: the cluster has {cluster.total} now"
+    if not cluster.can_hold(slots):
+        # `det slot list` shows which.
+        if not slots:
+            return "waits for its machine, which is out of use"
+        disabled = f", and {cluster.disabled} out of use" if cluster.disabled else ""
+        return f"waits for {wanted}: the cluster has {cluster.total} now{disabled}"
     where = " on one machine" if 1 < slots <= cluster.largest and len(cluster.nodes) > 1 else ""
     tasks = "1 task is" if ahead == 1 else f"{ahead or 'no'} tasks are"
     return f"waits for {wanted}{where}: {cluster.free} of {cluster.total} are free, {tasks} ahead"
@@ -503,6 +507,6 @@ def tasks_ahead(queue: Queue) -> Mapping[str, int]:
     count = 0
     for job in queue.in_order():
         ahead[job.id] = count
-        if job.facts.slots <= queue.cluster.total and not job.is_limited:
+        if queue.cluster.can_hold(job.facts.slots) and not job.is_limited:
             count += len(job.line)
     return ahead

@@ -35,7 +35,7 @@ class Walk:
         """Return the first job that may fit; None at the end. Call one of the other methods then."""
         while self._heap:
             entry, size = self._heap[0]
-            if size > self._slots_left or size > self._queue.cluster.total:
+            if size > self._slots_left or not self._queue.cluster.can_hold(size):
                 # One larger than the pool waits for it to grow, and keeps no slots free.
                 heapq.heappop(self._heap)
             else:
@@ -92,5 +92,5 @@ def cancel_lost(queue: Queue) -> None:
         shares = queue.reservations[task_id].reserved[task_id]
         slots = [(share.node, slot) for share in shares for slot in share.slot_ids]
         used = [slot for slot in slots if queue.cluster.claims(*slot) > 1]
-        if any(node not in queue.cluster.nodes for node, _ in slots) or not leaving.issuperset(used):
+        if not all(queue.cluster.has(*slot) for slot in slots) or not leaving.issuperset(used):
             queue.cancel(task_id)
