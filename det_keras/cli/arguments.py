@@ -63,6 +63,18 @@ def with_template(overrides: Sequence[str], template: str | None) -> list[str]:
     return [*overrides, *([] if template is None else [f"template={json.dumps(template)}"])]
 
 
+def add_days(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how long logs are kept."""
+    how_long = parser.add_mutually_exclusive_group(required=True)
+    how_long.add_argument("--days", type=int, metavar="N", help="N days after the end of the experiment")
+    how_long.add_argument("--forever", dest="days", action="store_const", const=-1, help="for ever")
+
+
+def kept_text(days: int) -> str:
+    """Return how long a log is kept."""
+    return "kept for ever" if days < 0 else f"kept for {days} days after the end of the experiment"
+
+
 def add_yes(parser: argparse.ArgumentParser) -> None:
     """Add the option to skip the confirmation."""
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")

@@ -59,7 +59,14 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Show experiments with their trials, metrics and checkpoints.", "det experiment describe 7,8"
     ),
     "det experiment logs": HelpText.of(
-        "Print the log of an experiment's first trial.", "det experiment logs 7 --follow"
+        "Print the log of an experiment's first trial.",
+        "det experiment logs 7 --follow",
+        "det experiment logs 7 --level warning",
+    ),
+    "det experiment retain-logs": HelpText.of(
+        "Say how long the logs of all trials of an experiment are kept after its end.",
+        "det experiment retain-logs 7 --days 30",
+        "det experiment retain-logs 7 --forever",
     ),
     "det experiment wait": HelpText.of(
         "Wait until an experiment ends or is paused. The exit code is 0 if it completed.",
@@ -153,7 +160,15 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det trial describe 12 --all",
     ),
     "det trial logs": HelpText.of(
-        "Print the log of a trial.", "det trial logs 12 --tail 100", "det trial logs 12 --follow"
+        "Print the log of a trial, or some of its lines.",
+        "det trial logs 12 --tail 100",
+        "det trial logs 12 --follow",
+        "det trial logs 12 --rank-id 1 --level error",
+        "det trial logs 12 --regex 'loss: nan|inf' --timestamp-after 2026-01-31T12:00:00Z",
+    ),
+    "det trial retain-logs": HelpText.of(
+        "Say how long the log of a trial is kept after the end of its experiment, whatever the experiment says.",
+        "det trial retain-logs 12 --forever",
     ),
     "det trial kill": HelpText.of("End a trial at once.", "det trial kill 12"),
     "det trial stop": HelpText.of(
@@ -210,7 +225,11 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det job update 5f3c --priority 10",
         "det job update 5f3c --ahead-of 9a41",
     ),
-    "det job logs": HelpText.of("Print the log of a job.", "det job logs 5f3c --follow"),
+    "det job logs": HelpText.of(
+        "Print the log of a job, or some of its lines.",
+        "det job logs 5f3c --follow",
+        "det job logs 5f3c --search error",
+    ),
     "det job kill": HelpText.of("End a job at once.", "det job kill 5f3c"),
     "det master": HelpText.of(
         "Show facts about the master, move its database, back it up and restore it.",

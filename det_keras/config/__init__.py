@@ -12,6 +12,7 @@ from det_keras.config.fields.checkpoint_storage import CheckpointStorage
 from det_keras.config.fields.environment import RESERVED_VARIABLES, Environment
 from det_keras.config.fields.log_policies import LogPattern, LogPatternError, LogPolicy
 from det_keras.config.fields.resources import Resources
+from det_keras.config.fields.small_sections import LONGEST_RETENTION_DAYS
 from det_keras.config.job import JobConfig
 from det_keras.config.loading import (
     FindTemplate,
@@ -30,6 +31,7 @@ from det_keras.config.secrets import hide_secrets
 from det_keras.config.yaml_text import dump_yaml, load_yaml
 
 __all__ = [
+    "LONGEST_RETENTION_DAYS",
     "RESERVED_VARIABLES",
     "VERIFY_RESUME_VARIABLE",
     "CheckpointStorage",

@@ -120,7 +120,7 @@ class ExperimentConfig(Section):
             file system.
         profiling: reports of the machine's load.
         log_policies: patterns to search for in a trial's log, and what a match leads to.
-        retention_policy: how long the logs of trials are kept; None forever.
+        retention_policy: how long the logs of trials are kept; None as the master says.
         preemption_timeout: seconds that a paused trial may take to save before it is killed; None for
             3600.
         debug: log at level DEBUG in the trial.

@@ -101,6 +101,7 @@ def _run(home: Home, address: Address, options: argparse.Namespace, umask: int) 
             audit_days=options.audit_days,
             webhook_networks=options.webhook_networks,
             inheritance=Inheritance(umask, files.task),
+            log_retention_days=options.log_retention_days,
         )
         master.connect()
         served = serve(create_app(master, capacity), sock, address, home, notifier, capacity)
@@ -156,6 +157,11 @@ def _parser() -> argparse.ArgumentParser:
         help="the Ray cluster on which tasks run: auto, HOST:PORT or ray://HOST:PORT; default: this machine",
     )
     parser.add_argument("--advertise", help="the URL under which tasks reach the master; default: its own")
+    parser.add_argument(
+        "--log-retention-days",
+        type=_count,
+        help="days that logs are kept whose configs do not say; default: for ever",
+    )
     parser.add_argument(
         "--scheduler",
         default=os.environ.get("DET_KERAS_SCHEDULER") or POLICIES[0],

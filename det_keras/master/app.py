@@ -36,6 +36,7 @@ from det_keras.master.api import (
     unmanaged,
     users,
 )
+from det_keras.master.api.runs import retention
 from det_keras.master.api.teams import audit, models, projects, templates, tokens, webhooks, workspaces
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.server import openapi, unserved
@@ -109,6 +110,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
         steering,
         trial_table,
         trials,
+        retention,
         workspaces,
         projects,
         templates,

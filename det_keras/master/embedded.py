@@ -79,6 +79,7 @@ class EmbeddedMaster:
         inheritance: what tasks on this machine have of the account; all that this process has by default.
         audit_days: how long the record of changes keeps an entry; 0 for ever.
         webhook_networks: where webhooks may be; public addresses by default.
+        log_retention_days: days that logs are kept whose configs do not say; None for ever.
 
     Raises:
         DetError: Ray is not installed.
@@ -104,8 +105,10 @@ class EmbeddedMaster:
         inheritance: Inheritance = NOTHING_CHANGED,
         audit_days: int = KEPT_DAYS,
         webhook_networks: Networks | None = None,
+        log_retention_days: int | None = None,
     ) -> None:
         self.home = home
+        self.log_retention_days = log_retention_days
         self.started_at = now()
         self.store = store
         self.notifier = notifier
@@ -173,6 +176,7 @@ class EmbeddedMaster:
             self.identity.cluster_id,
             self.system_metrics,
             audit_days,
+            log_retention_days,
         )
         self.settler = Settler(store, notifier)
         self.database_watch = DatabaseWatch(store)

@@ -88,6 +88,7 @@ class MasterOptions:
         scheduler: ``priority`` or ``fair_share``; None for ``priority``.
         preemption: with ``priority``, whether a waiting task may preempt running trials of lower priority.
         shared_links: whether links to reports are served without a login.
+        log_retention_days: days that logs are kept whose configs do not say; None for ever.
     """
 
     host: str | None = None
@@ -102,6 +103,7 @@ class MasterOptions:
     scheduler: str | None = None
     preemption: bool = False
     shared_links: bool = False
+    log_retention_days: int | None = None
 
     def absolute(self) -> MasterOptions:
         """Return the same with absolute paths."""
@@ -391,6 +393,7 @@ def _command_line(home: Home, options: MasterOptions, slots: int | None) -> tupl
         ("--ray", options.ray),
         ("--advertise", options.advertise),
         ("--scheduler", options.scheduler),
+        ("--log-retention-days", options.log_retention_days),
     ]
     arguments = [text for name, value in values if value is not None for text in (name, str(value))]
     if options.info_mounts:

@@ -113,6 +113,20 @@ def test_levels_are_read_from_the_text(page, log):
     expect(log).to_contain_text("train.py")
 
 
+def test_lines_are_chosen_by_time_and_by_rank(page, log):
+    # Its lines have no ranks, so there is nothing to choose.
+    expect(page.get_by_label("Rank")).to_be_hidden()
+    page.get_by_label("After").fill("2999-01-01T00:00:30")
+    expect(log.locator(".line")).to_have_count(0)
+    assert "log-after=2999" in page.url
+    page.reload()
+    expect(page.get_by_label("After")).to_have_value("2999-01-01T00:00:30")
+    expect(log.locator(".line")).to_have_count(0)
+    page.get_by_label("After").fill("")
+    page.get_by_label("Before").fill("2999-01-01T00:00:30")
+    expect(log).to_contain_text("KeyError")
+
+
 @pytest.mark.main_path
 def test_log_opens_at_the_error(page, failed):
     page.goto(f"/trials/{failed.trials[0]}")

@@ -115,6 +115,7 @@ def make_world(used_home):
         verify_resume: str = "never",
         *,
         shared_links: bool = False,
+        log_retention_days: int | None = None,
     ) -> World:
         notifier = Notifier()
         pool = pool or FakePool()
@@ -130,6 +131,7 @@ def make_world(used_home):
             policy=policy,
             verify_resume=verify_resume,
             shared_links=shared_links,
+            log_retention_days=log_retention_days,
         )
         http = TestClient(create_app(master), raise_server_exceptions=False)
         http.__enter__()

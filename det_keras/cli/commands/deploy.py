@@ -81,6 +81,12 @@ def add_parsers(nouns: Nouns) -> None:
         action="store_true",
         help="let owners share reports of their experiments by links that need no login (`det experiment share`)",
     )
+    starting.add_argument(
+        "--log-retention-days",
+        type=positive,
+        metavar="DAYS",
+        help="days that the logs of ended trials and jobs are kept whose configs do not say (default: for ever)",
+    )
     starting.set_defaults(run=_up)
     stopping = verbs.add_parser("cluster-down", help="stop the master; trials continue unless killed")
     stopping.add_argument("--kill", action="store_true", help="kill the running trials and jobs as well")
@@ -130,6 +136,11 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
                 f"The embedded master already runs at {running.url}, without --shared-links. "
                 "Stop it first with `det deploy local cluster-down`."
             )
+        if args.log_retention_days not in (None, known.log_retention_days):
+            raise DetError(
+                f"The embedded master already runs at {running.url}, with other --log-retention-days. "
+                "Stop it first with `det deploy local cluster-down`."
+            )
         if args.db is not None and args.db != process.database_url(settings.home, {}):
             raise DetError(
                 f"The embedded master already runs at {running.url}, on another database. "
@@ -151,6 +162,7 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
             scheduler=args.scheduler,
             preemption=args.preemption,
             shared_links=args.shared_links,
+            log_retention_days=args.log_retention_days,
         )
         slots = args.slots or settings.slots
         former = process.database_url(settings.home, {})

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras import display
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json, add_raw, add_yes, confirm, id_list, positive
+from det_keras.cli.arguments import (
+    add_days,
+    add_json,
+    add_raw,
+    add_yes,
+    confirm,
+    id_list,
+    kept_text,
+    positive,
+)
 from det_keras.cli.commands import report, sharing, steering
 from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
 from det_keras.cli.commands.teams import project
@@ -64,6 +73,8 @@ def add_parsers(nouns: Nouns) -> None:
     reading = _numbered(verbs, "logs", "print the log of the first trial", _logs)
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the trial ends")
     add_raw(reading)
+    logs.add_filters(reading)
+    add_days(_numbered(verbs, "retain-logs", "say how long the logs are kept", _retain))
     _numbered(verbs, "wait", "wait until the experiment ends; the exit code is 0 if it completed", _wait)
     for verb, (_, text) in _ACTIONS.items():
         _numbered(verbs, verb, text, _act).set_defaults(verb=verb)
@@ -215,7 +226,15 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
         trial_id = follow.first_trial(session, args.experiment_id, wait_for_it=args.follow)
         if trial_id is None:
             raise DetError(f"Experiment {args.experiment_id} has no trials yet, so there is no log.")
-        logs.print_log(session.api.trial_logs(trial_id), follow=args.follow, is_raw=args.raw)
+        log = logs.chosen(session.api.trial_logs(trial_id), args)
+        logs.print_log(log, follow=args.follow, is_raw=args.raw)
+    return 0
+
+
+def _retain(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        session.api.experiments.retain_logs(args.experiment_id, args.days)
+    print(f"Logs of experiment {args.experiment_id}: {kept_text(args.days)}")
     return 0
 
 

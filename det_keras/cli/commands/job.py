@@ -48,6 +48,7 @@ def add_parsers(nouns: Nouns) -> None:
     reading.add_argument("job_id", metavar="ID", help="the id, or its beginning")
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the job ends")
     add_raw(reading)
+    logs.add_filters(reading, has_allocations=True)
     reading.set_defaults(run=_logs)
     killing = verbs.add_parser("kill", help="end a job at once")
     killing.add_argument("job_id", metavar="ID", help="the id, or its beginning")
@@ -126,7 +127,7 @@ def _list(args: argparse.Namespace, settings: Settings) -> int:
 
 def _logs(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        log = session.api.task_logs(_whole_id(session, args.job_id))
+        log = logs.chosen(session.api.task_logs(_whole_id(session, args.job_id)), args)
         logs.print_log(log, follow=args.follow, is_raw=args.raw)
     return 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras import display
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json, add_raw, positive
+from det_keras.cli.arguments import add_days, add_json, add_raw, kept_text, positive
 from det_keras.cli.commands import steering, trial_list
 from det_keras.cli.download import best_checkpoints_first, default_target
 from det_keras.cli.following import logs
@@ -40,6 +40,9 @@ def add_parsers(nouns: Nouns) -> None:
     way.add_argument("--tail", metavar="K", type=positive, help="only the last K lines")
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the trial ends")
     add_raw(reading)
+    logs.add_filters(reading)
+    retaining = _numbered(verbs, "retain-logs", "say how long the log is kept", _retain)
+    add_days(retaining)
     _numbered(verbs, "kill", "end the trial at once", _kill)
     steering.add_trial_verbs(verbs)
     getting = _numbered(verbs, "download", "download a checkpoint", _download)
@@ -91,8 +94,15 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
     if args.follow and args.head is not None:
         raise DetError("--head shows the start of a log and --follow its end. Use one of them.")
     with open_session(settings) as session:
-        log = session.api.trial_logs(args.trial_id)
+        log = logs.chosen(session.api.trial_logs(args.trial_id), args)
         logs.print_log(log, follow=args.follow, head=args.head, last=args.tail, is_raw=args.raw)
+    return 0
+
+
+def _retain(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        session.api.trials.retain_logs(args.trial_id, args.days)
+    print(f"Log of trial {args.trial_id}: {kept_text(args.days)}")
     return 0
 
 

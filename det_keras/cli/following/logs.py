@@ -2,20 +2,82 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from det_keras.cli.render import write
-from det_keras.errors import MasterUnavailableError
+from det_keras.errors import DetError, MasterUnavailableError
 
 if TYPE_CHECKING:
     from det_keras.protocol.api.tasks import Logs
 
 _PAUSE_S = 0.5
+_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 #: How long a master may be unavailable before a command that follows a task fails.
 PATIENCE_S = 120.0
+
+
+def add_filters(parser: argparse.ArgumentParser, *, has_allocations: bool = False) -> None:
+    """Add the options that choose lines of a log.
+
+    Args:
+        parser: of the command.
+        has_allocations: whether the log is that of a task.
+    """
+    filters = parser.add_argument_group("only some lines; options without LEVEL and TIME may be repeated")
+    filters.add_argument("--search", metavar="TEXT", help="that contain this text, in upper or lower case")
+    filters.add_argument("--regex", metavar="PATTERN", help="that match a regular expression of RE2")
+    filters.add_argument(
+        "--level",
+        type=str.upper,
+        choices=_LEVELS,
+        metavar="LEVEL",
+        help=f"of this level or above: {', '.join(_LEVELS)}",
+    )
+    many = [("rank", "of this rank; -1 for lines without one"), ("agent", "of this machine")]
+    many += [
+        ("container", "of this container"),
+        ("source", "of this source"),
+        ("stdtype", "stdout or stderr"),
+    ]
+    many += [("allocation", "of this attempt of the task")] if has_allocations else []
+    for name, text in many:
+        option = f"--{name}" if name in ("source", "stdtype") else f"--{name}-id"
+        kind = int if name == "rank" else str
+        filters.add_argument(
+            option, dest=f"only_{name}", action="append", type=kind, metavar=name.upper(), help=text
+        )
+    filters.add_argument(
+        "--timestamp-before", metavar="TIME", help="before this time, such as 2026-01-31T12:00:00Z"
+    )
+    filters.add_argument("--timestamp-after", metavar="TIME", help="after this time")
+
+
+def chosen(log: Logs, args: argparse.Namespace) -> Logs:
+    """Return the lines of a log that the options of `add_filters` choose.
+
+    Raises:
+        DetError: a text and a pattern are given.
+    """
+    if args.search and args.regex:
+        raise DetError("--search and --regex exclude each other.")
+    levels = [] if args.level is None else _LEVELS[_LEVELS.index(args.level) :]
+    return log.filtered(
+        searchText=args.regex or args.search,
+        enableRegex=bool(args.regex),
+        levels=[f"LOG_LEVEL_{level}" for level in levels],
+        rankIds=args.only_rank,
+        agentIds=args.only_agent,
+        containerIds=args.only_container,
+        sources=args.only_source,
+        stdtypes=args.only_stdtype,
+        allocationIds=getattr(args, "only_allocation", None),
+        timestampBefore=args.timestamp_before,
+        timestampAfter=args.timestamp_after,
+    )
 
 
 def print_log(

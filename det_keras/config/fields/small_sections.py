@@ -96,15 +96,20 @@ class Profiling(Section):
             )
 
 
+#: Most days for which logs may be kept, other than for ever.
+LONGEST_RETENTION_DAYS = 32_767
+
+
 @dataclass(frozen=True)
 class RetentionPolicy(Section):
-    """How long trial logs are kept: -1 forever, None as the site says.
+    """How long trial logs are kept: -1 forever, None as the master says.
 
     Attributes:
-        log_retention_days: days that logs are kept after the end of the experiment; -1 or None forever.
+        log_retention_days: days that logs are kept after the end of the experiment; -1 forever, None as the
+            master was started (`--log-retention-days`), forever by default.
     """
 
-    log_retention_days: int | None = optional(Integer(minimum=-1, maximum=32767))
+    log_retention_days: int | None = optional(Integer(minimum=-1, maximum=LONGEST_RETENTION_DAYS))
 
     @classmethod
     def parse(cls, raw: Any, place: Place) -> RetentionPolicy:

@@ -67,7 +67,7 @@ class Users:
             PermissionDeniedError: the caller is none, or a task.
         """
         with self._store.reading() as session:
-            _require_admin(session, caller)
+            require_admin(session, caller)
 
     def create(self, caller: Caller, changes: UserChanges) -> int:
         """Create a user and return its number; a password is required.

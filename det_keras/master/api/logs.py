@@ -19,9 +19,9 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from det_keras.master.server.bodies import MOST_LOG_BYTES
 from det_keras.master.server.calls import FollowDep, MasterDep, PageDep, body, choices
-from det_keras.master.server.responses import error_line, reply, stream_reply
+from det_keras.master.server.responses import error_line, reply, result_line, stream_reply
 from det_keras.master.tasks import logs as task_logs
-from det_keras.master.tasks.logs import LogFilter
+from det_keras.master.tasks.logs import LogFields, LogFilter
 from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol.values import now
 
@@ -32,6 +32,7 @@ _LEVELS = ("UNSPECIFIED", "TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICA
 _CHUNK = 2000
 # Waiting requests are woken by events; this is the period without events.
 _LOOK_AGAIN_S = 15.0
+_FIELDS_PAUSE_S = 0.5
 
 
 class ShippedLine(Message):
@@ -119,7 +120,7 @@ async def _filter(
     allocation_ids: Annotated[list[str], Query(alias="allocationIds")] = [],  # noqa: B006
     agent_ids: Annotated[list[str], Query(alias="agentIds")] = [],  # noqa: B006
     container_ids: Annotated[list[str], Query(alias="containerIds")] = [],  # noqa: B006
-    rank_ids: Annotated[list[int], Query(alias="rankIds")] = [],  # noqa: B006
+    rank_ids: Annotated[list[int], Query(alias="rankIds", description="-1 for lines without a rank.")] = [],  # noqa: B006
     sources: Annotated[list[str], Query()] = [],  # noqa: B006
     stdtypes: Annotated[list[str], Query()] = [],  # noqa: B006
     before: Annotated[str, Query(alias="timestampBefore", description="Only earlier lines; RFC 3339.")] = "",
@@ -197,6 +198,54 @@ def logs_of_task(
         raise InvalidArgumentError("`limit` and `follow` exclude each other.")
     source = log_of_task(master, task_id)
     return _stream(master, source, page.limit, bool(page.is_descending), wanted, follow=follow)
+
+
+@router.get("/api/v1/trials/{trial_id}/logs/fields")
+def trial_fields(master: MasterDep, trial_id: int, follow: FollowDep) -> Response:
+    """Stream the values by which the log of a trial can be filtered; with `follow` again when there are others."""
+    return stream_reply(_fields(master, log_of_trial(master, trial_id), follow=follow))
+
+
+@router.get("/api/v1/tasks/{task_id}/logs/fields")
+def task_fields(master: MasterDep, task_id: str, follow: FollowDep) -> Response:
+    """Stream the values by which the log of a task can be filtered; with `follow` again when there are others."""
+    return stream_reply(_fields(master, log_of_task(master, task_id), follow=follow))
+
+
+async def _fields(master: EmbeddedMaster, source: LogSource, *, follow: bool) -> AsyncIterator[bytes]:
+    known, sent = LogFields(), None
+    with master.notifier.waiting(task_topic(source.task_ids[-1])) as news:
+        while True:
+            # As in `_followed`.
+            is_over = await anyio.to_thread.run_sync(_is_over, master, source)
+            known = await anyio.to_thread.run_sync(_read_fields, master, source, known)
+            if known != sent:
+                yield result_line(_fields_shape(known, source))
+                sent = known
+            if is_over or not follow:
+                return
+            if master.notifier.is_closing:
+                yield error_line(UnavailableError("The master is stopping."))
+                return
+            await news.wait(_LOOK_AGAIN_S)
+            # A task that prints all the time.
+            await anyio.sleep(_FIELDS_PAUSE_S)
+
+
+def _read_fields(master: EmbeddedMaster, source: LogSource, known: LogFields) -> LogFields:
+    with master.store.reading() as session:
+        return task_logs.read_fields(session, source.task_ids, known)
+
+
+def _fields_shape(found: LogFields, source: LogSource) -> dict[str, Any]:
+    shape = {
+        "agentIds": sorted(found.agent_ids),
+        "containerIds": sorted(found.container_ids),
+        "rankIds": sorted(found.rank_ids),
+        "sources": sorted(found.sources),
+        "stdtypes": sorted(found.stdtypes),
+    }
+    return shape if source.trial_id is not None else {**shape, "allocationIds": sorted(found.allocation_ids)}
 
 
 def _stream(

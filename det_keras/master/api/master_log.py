@@ -107,6 +107,9 @@ def config(master: MasterDep) -> Response:
                 "home": str(master.home.root),
                 "checkpoint_storage": place,
                 "resource_pools": [pool],
+                # What can never run is refused, or ends, instead of waiting for ever.
+                "launch_error": True,
+                "retention_policy": {"log_retention_days": master.log_retention_days},
             }
         }
     )

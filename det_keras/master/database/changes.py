@@ -36,7 +36,7 @@ NAMES_ROWS = "names_rows"
 _COLUMNS: dict[type[Base], tuple[str, ...]] = {
     AllocationRow: ("shares", "end_time", "is_preempted", "is_killed"),
     TaskRow: ("end_time", "slots", "config", "queue_position"),
-    TrialRow: ("task_id", "state", "has_work"),
+    TrialRow: ("task_id", "state", "has_work", "excluded_nodes"),
     ExperimentRow: ("state", "config", "queue_position"),
     DisabledSlotRow: ("is_draining",),
 }

@@ -139,5 +139,6 @@ def _renew(tx: Transaction, trials: Sequence[TrialRow], old: Mapping[str, TaskRo
         trial.state = states.PAUSED
         trial.end_time = trial.early_exit = trial.log_policy_matched = None
         trial.is_retry_cancelled = False
+        trial.excluded_nodes = []
         trial.restarts = trial.lost_runs = 0
         trial.progress = 0.0

@@ -131,6 +131,21 @@ class ExperimentController(Controller):
         else:
             self._preempt(trial)
 
+    @property
+    def slots_per_trial(self) -> int:
+        """Number of slots of each trial."""
+        return self._config.resources.slots_per_trial
+
+    def give_up(self, trial: TrialRow, reason: str) -> None:
+        """End a trial that cannot be run again.
+
+        Args:
+            trial: a trial without a process.
+            reason: for its log, such as "its machine is gone".
+        """
+        note(self._tx, trial.task_id, f"Trial {trial.id} is not run again: {reason}.", "ERROR")
+        self.stop_trial(trial, states.STOPPING_ERROR)
+
     def run_ended(self, trial: TrialRow, exit_: Exit) -> None:
         """Decide what the end of a trial's run means, and apply it."""
         run = ExitedRun(
@@ -480,6 +495,10 @@ def _explain(tx: Transaction, trial: TrialRow, exit_: Exit, verdict: Verdict, ma
         note(tx, trial.task_id, f"{what} and is run again ({count}).", "WARNING")
     elif verdict is Verdict.RELAUNCH and exit_.is_failure:
         note(tx, trial.task_id, f"{what} and is run again; no restart is counted.", "WARNING")
+    elif verdict is Verdict.FAIL and trial.is_retry_cancelled:
+        # The words of Determined, for which its tests and people look.
+        policy = f"trial failed and matched logs to a don't retry policy ({trial.log_policy_matched})"
+        note(tx, trial.task_id, f"{what} and is not run again: {policy}.", "ERROR")
     elif verdict is Verdict.FAIL:
         note(tx, trial.task_id, f"{what} and is not run again.", "ERROR")
     elif exit_.ending is Ending.LOST:

@@ -203,7 +203,7 @@ def _trial(
         "checkpointCount": stored.count,
         "warmStartCheckpointUuid": row.warm_start_uuid,
         "metadata": row.run_metadata,
-        "logRetentionDays": None,
+        "logRetentionDays": row.log_retention_days,
         "logPolicyMatched": row.log_policy_matched,
     }
 

@@ -38,7 +38,7 @@ from det_keras.master.tasks.availability import Availability, stop_misplaced
 from det_keras.master.tasks.live_queue import LiveQueue, still_waits
 from det_keras.master.tasks.logs import note, store_entries
 from det_keras.master.tasks.scheduling import Preemption
-from det_keras.protocol.states import RUNNING
+from det_keras.protocol.states import ACTIVE, RUNNING
 from det_keras.protocol.values import now
 
 logger = logging.getLogger(__name__)
@@ -224,10 +224,23 @@ class Dispatcher(Background):
                 jobs.job_ended(tx, task, known)
             else:
                 trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
-                ExperimentController(tx, find_experiment(tx, trial.experiment_id)).run_ended(trial, known)
+                controller = ExperimentController(tx, find_experiment(tx, trial.experiment_id))
+                controller.run_ended(trial, known)
+                self._end_without_machine(controller, trial)
         del self._live[allocation_id]
         # After the commit: a master that is killed in between asks the pool again how the task ended.
         self._pool.release(allocation_id)
+
+    def _end_without_machine(self, controller: ExperimentController, trial: TrialRow) -> None:
+        """End a trial whose log policies exclude so many machines that it can never run again."""
+        if self._pool.max_slots is None or not trial.excluded_nodes or trial.state != ACTIVE:
+            return
+        left = sum(len(node.slots) for node in self._pool.nodes if node.id not in trial.excluded_nodes)
+        if left < controller.slots_per_trial:
+            controller.give_up(
+                trial,
+                f"its log policies exclude {', '.join(trial.excluded_nodes)}, and no other machine has its slots",
+            )
 
     def _kill_due(self) -> None:
         with self._store.reading() as session:
@@ -320,7 +333,9 @@ class Dispatcher(Background):
             known = Availability.read(tx)
             if task is None or not still_waits(tx, task) or not self._may_run_on(known, shares):
                 return
-            launch = replace(self._launcher.prepare(tx, task, shares), is_pinned=bool(known))
+            excluded = tx.scalar(select(TrialRow.excluded_nodes).where(TrialRow.task_id == task_id))
+            is_pinned = bool(known or excluded)
+            launch = replace(self._launcher.prepare(tx, task, shares), is_pinned=is_pinned)
             if self._pool.starts_at_once:
                 # A commit of its own would take longer than a launch.
                 _set_running(tx, launch.allocation_id)

@@ -34,7 +34,7 @@ from det_keras.master.reports.system import SystemMetrics
 from det_keras.master.resources import ResourcePool
 from det_keras.master.services.background import Background
 from det_keras.master.services.experiment_deletion import ExperimentDeletion, delete_in_parts
-from det_keras.master.tasks.logs import expired_tasks
+from det_keras.master.tasks.log_retention import expired_tasks
 from det_keras.protocol import states
 from det_keras.protocol.values import now
 
@@ -66,6 +66,7 @@ class GarbageCollector(Background):
         cluster_id: part of the path of the trials' TensorBoard events and media.
         system_metrics: the samples of the trials' load.
         audit_days: how long the record of changes keeps an entry; 0 for ever.
+        log_retention_days: days that logs are kept whose configs do not say; None for ever.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class GarbageCollector(Background):
         cluster_id: str,
         system_metrics: SystemMetrics,
         audit_days: int,
+        log_retention_days: int | None = None,
     ) -> None:
+        self._log_retention_days = log_retention_days
         self._store = store
         self._cluster_id = cluster_id
         self._pool = pool
@@ -113,7 +116,9 @@ class GarbageCollector(Background):
             self._delete_files(uuid)
         for experiment_id in deleting_ids:
             self._deletion.delete(experiment_id)
-        self._delete_old_logs()
+        with self._store.reading() as session:
+            expired = expired_tasks(session, now(), self._log_retention_days)
+        self.delete_old_logs(expired)
         self._thin_system_metrics()
         if self._swept_at is None or now() - self._swept_at >= _SWEEP_PERIOD:
             self._swept_at = now()
@@ -153,10 +158,8 @@ class GarbageCollector(Background):
             self._thinned_at = now()
             self._system_metrics.thin(self._thinned_at)
 
-    def _delete_old_logs(self) -> None:
-        """Delete logs whose retention time is over."""
-        with self._store.reading() as session:
-            task_ids = expired_tasks(session, now())
+    def delete_old_logs(self, task_ids: Sequence[str]) -> None:
+        """Delete the logs of tasks; from any thread."""
         for task_id in task_ids:
             with self._store.reading() as session:
                 allocation_ids = session.scalars(

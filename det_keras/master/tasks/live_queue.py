@@ -62,6 +62,7 @@ _TASKS = (
         TaskRow.start_time,
         TrialRow.experiment_id,
         TrialRow.start_time.label("request_time"),
+        TrialRow.excluded_nodes,
         func.coalesce(_IS_WAITING, False).label("is_wanted"),
     )
     .outerjoin(TrialRow, TrialRow.task_id == TaskRow.id)
@@ -124,7 +125,7 @@ class LiveQueue:
                 return ""
             ahead = tasks_ahead(queue).get(job_id, 0)
             if task_id is not None and task_id not in job.reserved:
-                ahead += bisect.bisect_left(job.line, (job.waiting[task_id].order, task_id))
+                ahead += bisect.bisect_left(job.line, job.waiting[task_id].line_key)
             return wait_reason(queue, job, ahead)
 
     def check(self) -> bool:
@@ -297,9 +298,8 @@ class LiveQueue:
             self._queue.run(row.job_id, task)
         elif is_wanted:
             since = microseconds(end or row.start_time)
-            self._queue.wait(
-                row.job_id, Waiting(row.id, microseconds(row.request_time or row.start_time), since)
-            )
+            order = microseconds(row.request_time or row.start_time)
+            self._queue.wait(row.job_id, Waiting(row.id, order, since, frozenset(row.excluded_nodes or ())))
         else:
             self._queue.remove(row.id)
         if not is_trial and row.end_time is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -15,14 +15,13 @@ from sqlalchemy.orm import Session
 
 from det_keras.config import LogPattern, LogPatternError
 from det_keras.master.database.lookups import config_of_trial
-from det_keras.master.database.models import AllocationRow, Base, ExperimentRow, LogRow, TaskRow, TrialRow
+from det_keras.master.database.models import AllocationRow, Base, LogRow, TrialRow
 from det_keras.master.database.notifier import task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.resources import LogEntry
 from det_keras.master.teams import webhooks
 from det_keras.master.wire import encode_json
-from det_keras.protocol import states
 from det_keras.protocol.log_lines import split_text
 from det_keras.protocol.values import now, timestamp
 
@@ -35,6 +34,8 @@ _COLUMNS = (
     *(_TABLE.c.container_id, _TABLE.c.rank, _TABLE.c.allocation_id, _TABLE.c.agent_id),
     *(_TABLE.c.source, _TABLE.c.stdtype),
 )
+#: In filters: the lines without a rank.
+NO_RANK = -1
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -44,6 +45,7 @@ class LogFilter:
 
     Attributes:
         levels: such as ``INFO``; lines without a level count as INFO.
+        rank_ids: `NO_RANK` for lines without a rank.
         after_id: only lines that were stored after this one.
         before_id: only lines that were stored before this one.
         search: text that a line must contain, or a `LogPattern` with `is_regex`.
@@ -129,9 +131,8 @@ def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) ->
     parts = _parts(rows)
     # Into the table, not the class: the ORM would take half as long again for each line.
     tx.execute(insert(_TABLE), parts)
-    texts = [part["text"] for part in parts]
-    _apply_log_policies(tx, task_id, texts)
-    webhooks.queue_lines(tx, task_id, parts[0]["agent_id"], texts)
+    _apply_log_policies(tx, task_id, parts)
+    webhooks.queue_lines(tx, task_id, parts[0]["agent_id"], [part["text"] for part in parts])
     tx.notify(task_topic(task_id))
 
 
@@ -183,18 +184,52 @@ def note(tx: Transaction, task_id: str, text: str, level: str = "INFO") -> None:
     tx.notify(task_topic(task_id))
 
 
-def _apply_log_policies(tx: Transaction, task_id: str, texts: Sequence[str]) -> None:
+def _apply_log_policies(tx: Transaction, task_id: str, parts: Sequence[dict[str, Any]]) -> None:
     """Search new lines for the patterns of a trial's log policies, and apply the policies that match."""
     trial = tx.scalar(select(TrialRow).where(TrialRow.task_id == task_id))
-    if trial is None or (trial.log_policy_matched and trial.is_retry_cancelled):
+    if trial is None:
         return
     for policy in config_of_trial(tx, trial).log_policies:
         if policy.pattern is None:
             continue
-        pattern = LogPattern(policy.pattern)
-        if any(pattern.is_in(text) for text in texts):
-            trial.log_policy_matched = policy.name or policy.pattern
-            trial.is_retry_cancelled = trial.is_retry_cancelled or policy.action == "cancel_retries"
+        name, pattern = policy.name or policy.pattern, LogPattern(policy.pattern)
+        if policy.action == "exclude_node":
+            nodes = {part["agent_id"] for part in parts if pattern.is_in(part["text"])}
+            if nodes:
+                trial.log_policy_matched = name
+                _exclude(tx, trial, name, nodes)
+        elif _is_applied(trial, policy.action, name):
+            continue
+        elif any(pattern.is_in(part["text"]) for part in parts):
+            trial.log_policy_matched = name
+            if policy.action == "cancel_retries":
+                trial.is_retry_cancelled = True
+                note(
+                    tx,
+                    task_id,
+                    f"Log policy {name!r} matched: a failure of trial {trial.id} is final.",
+                    "WARNING",
+                )
+
+
+def _is_applied(trial: TrialRow, action: str | None, name: str) -> bool:
+    return trial.is_retry_cancelled if action == "cancel_retries" else trial.log_policy_matched == name
+
+
+def _exclude(tx: Transaction, trial: TrialRow, policy: str, agents: Collection[str | None]) -> None:
+    """Let a trial run on other machines than those that printed lines, once it is run again."""
+    live = select(AllocationRow.shares).where(
+        AllocationRow.task_id == trial.task_id, AllocationRow.end_time.is_(None)
+    )
+    own = [share["node"] for share in tx.scalar(live) or ()]
+    # Lines that a script sends by itself may name anything.
+    found = own if len(own) == 1 else [node for node in own if node in agents]
+    new = [node for node in found if node not in trial.excluded_nodes]
+    if new:
+        trial.excluded_nodes = [*trial.excluded_nodes, *new]
+        # The words of Determined, for which its tests and people look.
+        text = f"trial {trial.id} therefore will not schedule on {', '.join(new)} when it is run again"
+        note(tx, trial.task_id, f"Log policy {policy!r} matched: {text}.", "WARNING")
 
 
 def read_lines(
@@ -230,6 +265,56 @@ def read_lines(
         if len(rows) == limit > 0:
             break
     return rows
+
+
+@dataclass(frozen=True)
+class LogFields:
+    """The values that occur in lines, by which they can be filtered; immutable, so that they can be compared.
+
+    Attributes:
+        last_id: number of the last line that was looked at.
+    """
+
+    allocation_ids: frozenset[str] = frozenset()
+    agent_ids: frozenset[str] = frozenset()
+    container_ids: frozenset[str] = frozenset()
+    rank_ids: frozenset[int] = frozenset()
+    sources: frozenset[str] = frozenset()
+    stdtypes: frozenset[str] = frozenset()
+    last_id: int = field(default=0, compare=False)
+
+
+def read_fields(session: Session, task_ids: Sequence[str], known: LogFields) -> LogFields:
+    """Return the values that occur in the lines of tasks.
+
+    Args:
+        session: to read with.
+        task_ids: the tasks whose logs are read.
+        known: the answer of an earlier call, after which only new lines are looked at.
+    """
+    of_tasks = (LogRow.task_id.in_(task_ids), LogRow.id > known.last_id)
+    last_id = session.scalar(select(func.max(LogRow.id)).where(*of_tasks))
+    if last_id is None:
+        return known
+    columns = (
+        *(LogRow.allocation_id, LogRow.agent_id, LogRow.container_id),
+        *(LogRow.rank, LogRow.source, LogRow.stdtype),
+    )
+    rows = session.execute(select(*columns).where(*of_tasks, LogRow.id <= last_id).distinct()).all()
+    ranks = frozenset(NO_RANK if row.rank is None else row.rank for row in rows)
+    return LogFields(
+        known.allocation_ids | _present(row.allocation_id for row in rows),
+        known.agent_ids | _present(row.agent_id for row in rows),
+        known.container_ids | _present(row.container_id for row in rows),
+        known.rank_ids | ranks,
+        known.sources | _present(row.source for row in rows),
+        known.stdtypes | _present(row.stdtype for row in rows),
+        last_id,
+    )
+
+
+def _present(values: Iterable[str | None]) -> frozenset[str]:
+    return frozenset(value for value in values if value is not None)
 
 
 def count_lines(session: Session, task_ids: Sequence[str], wanted: LogFilter) -> int:
@@ -296,13 +381,15 @@ def _filtered(query: Select[Any], wanted: LogFilter) -> Select[Any]:
         (LogRow.allocation_id, wanted.allocation_ids),
         (LogRow.agent_id, wanted.agent_ids),
         (LogRow.container_id, wanted.container_ids),
-        (LogRow.rank, wanted.rank_ids),
         (LogRow.source, wanted.sources),
         (LogRow.stdtype, wanted.stdtypes),
     )
     for column, values in columns:
         if values:
             query = query.where(column.in_(values))
+    if wanted.rank_ids:
+        has_rank = LogRow.rank.in_(wanted.rank_ids)
+        query = query.where(or_(has_rank, LogRow.rank.is_(None)) if NO_RANK in wanted.rank_ids else has_rank)
     if wanted.levels:
         level = func.coalesce(LogRow.level, LogRow.derived_level)
         has_level = level.in_(wanted.levels)
@@ -319,30 +406,3 @@ def _filtered(query: Select[Any], wanted: LogFilter) -> Select[Any]:
         # Upper and lower case are the same, as in SQLite's LIKE and for Determined.
         query = query.where(LogRow.text.icontains(wanted.search, autoescape=True))
     return query
-
-
-_FOR_EVER = -1
-
-
-def expired_tasks(session: Session, now: datetime) -> Sequence[str]:
-    """Return the tasks of ended experiments whose log lines are to be deleted by `now`.
-
-    Days count from the experiment's end. 0 deletes at once; -1 and an absent policy never delete.
-    """
-    ended = session.scalars(
-        select(ExperimentRow).where(
-            ExperimentRow.state.in_(states.TERMINAL), ExperimentRow.end_time.is_not(None)
-        )
-    )
-    expired = [experiment.job_id for experiment in ended if _is_expired(experiment, now)]
-    # By the job and not by the trial: a continued trial had other tasks before.
-    has_lines = select(LogRow.id).where(LogRow.task_id == TaskRow.id).exists()
-    return session.scalars(select(TaskRow.id).where(TaskRow.job_id.in_(expired), has_lines)).all()
-
-
-def _is_expired(experiment: ExperimentRow, now: datetime) -> bool:
-    policy = experiment.config.get("retention_policy") or {}
-    days = policy.get("log_retention_days")
-    if days is None or days == _FOR_EVER or experiment.end_time is None:
-        return False
-    return experiment.end_time + timedelta(days=days) <= now

@@ -101,6 +101,10 @@ async def trial_alerts(
         title = f"Run {number} failed and the trial was started again: {_headline(failed)}"
         log = f"/trials/{trial['id']}/logs?error={failed['allocationId']}"
         found.append(Alert("warning", title, time=failed["endTime"], log=log))
+    if trial["logPolicyMatched"]:
+        # The log itself says what the policy leads to.
+        title = f"Lines of the log match the log policy {trial['logPolicyMatched']!r}"
+        found.append(Alert("warning", title, log=f"/trials/{trial['id']}/logs"))
     started = {trial["id"]: runs[0]["startTime"]} if runs else {}
     return [*found, *await anyio.to_thread.run_sync(_warnings, master, [trial], started)]
 

@@ -119,6 +119,11 @@ class Experiments:
         """Activate, pause, cancel, kill, archive or unarchive an experiment."""
         self._transport.post(f"{_PATH}/{experiment_id}/{verb}")
 
+    def retain_logs(self, experiment_id: int, days: int) -> None:
+        """Say for how many days the logs of an experiment are kept; -1 for ever."""
+        body = {"experimentId": experiment_id, "numDays": days}
+        self._transport.put(f"{_PATH}/{experiment_id}/retain_logs", body)
+
     def change(self, experiment_id: int, **changes: object) -> None:
         """Change `name`, `description`, `labels` or `notes` of an experiment."""
         self._transport.patch(f"{_PATH}/{experiment_id}", {"id": experiment_id, **changes})

@@ -98,11 +98,13 @@ class Logs:
     Args:
         transport: sends the calls.
         path: path of the log in the API; see `of_trial` and `of_task`.
+        filters: parameters of the calls that choose lines, such as `levels`; see `filtered`.
     """
 
-    def __init__(self, transport: Transport, path: str) -> None:
+    def __init__(self, transport: Transport, path: str, filters: Mapping[str, object] | None = None) -> None:
         self._transport = transport
         self._path = path
+        self._filters = dict(filters or {})
 
     @classmethod
     def of_trial(cls, transport: Transport, trial_id: int) -> Logs:
@@ -114,13 +116,28 @@ class Logs:
         """Return the log of a task."""
         return cls(transport, f"/api/v1/tasks/{task_id}/logs")
 
+    def filtered(self, **filters: object) -> Logs:
+        """Return the same log with only some of its lines.
+
+        Args:
+            filters: `agentIds`, `allocationIds`, `containerIds`, `rankIds`, `sources`, `stdtypes`, `levels` (lists),
+                `timestampBefore`, `timestampAfter`, `searchText` and `enableRegex`; None is left out.
+        """
+        given = {name: value for name, value in filters.items() if value not in (None, [], "", False)}
+        return Logs(self._transport, self._path, {**self._filters, **given})
+
+    def fields(self) -> dict[str, list[Any]]:
+        """Return the values by which the lines can be filtered, such as the ranks under `rankIds`."""
+        found: dict[str, list[Any]] = next(self._transport.stream(f"{self._path}/fields", params={}), {})
+        return found
+
     def lines(self, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the existing lines from the log's start: all, or the first `limit`."""
-        return self._transport.stream(self._path, params={"limit": limit, "follow": False})
+        return self._transport.stream(self._path, params={**self._filters, "limit": limit, "follow": False})
 
     def tail(self, count: int) -> list[dict[str, Any]]:
         """Return the last `count` lines, oldest first."""
-        params = {"limit": count, "orderBy": "ORDER_BY_DESC", "follow": False}
+        params = {**self._filters, "limit": count, "orderBy": "ORDER_BY_DESC", "follow": False}
         return list(self._transport.stream(self._path, params=params))[::-1]
 
     def follow(self, after: str | None = None) -> Iterator[dict[str, Any]]:
@@ -130,11 +147,13 @@ class Logs:
             after: only the lines after the one with this id; None for all.
         """
         if after is None:
-            return self._transport.stream(self._path, params={"follow": True})
+            return self._transport.stream(self._path, params={**self._filters, "follow": True})
         if not Accounts(self._transport).is_determined():
-            return self._transport.stream(self._path, params={"follow": True, "afterId": after})
+            return self._transport.stream(
+                self._path, params={**self._filters, "follow": True, "afterId": after}
+            )
         # A stream of Determined's master always begins at the start of the log.
-        lines = self._transport.stream(self._path, params={"follow": True})
+        lines = self._transport.stream(self._path, params={**self._filters, "follow": True})
         return itertools.islice(itertools.dropwhile(lambda line: str(line["id"]) != after, lines), 1, None)
 
 

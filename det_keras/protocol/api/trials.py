@@ -57,6 +57,10 @@ class Trials:
         record: dict[str, Any] | None = self._transport.get(f"{_path(trial_id)}/provenance")["provenance"]
         return record
 
+    def retain_logs(self, trial_id: int, days: int) -> None:
+        """Say for how many days the log of a trial is kept; -1 for ever."""
+        self._transport.put(f"{_path(trial_id)}/retain_logs", {"trialId": trial_id, "numDays": days})
+
     def kill(self, trial_id: int) -> None:
         """Kill a trial."""
         self._transport.post(f"{_path(trial_id)}/kill")

@@ -20,6 +20,7 @@ from det_keras.master.serializers.experiments import EXPERIMENT_STATES
 from det_keras.master.serializers.teams import project_shapes
 from det_keras.master.server.calls import CallerDep, MasterDep, Page, body, choice, choices, paged
 from det_keras.master.server.responses import reply
+from det_keras.master.tasks.log_retention import retain_experiment
 from det_keras.master.teams import placing, projects
 from det_keras.master.wire import Message
 
@@ -81,6 +82,12 @@ class BulkBody(Message):
     experiment_ids: list[int] = Field(default_factory=list)
     filters: Filters | None = None
     destination_project_id: int = 0
+
+
+class RetainManyBody(BulkBody):
+    """The experiments, and for how many days their logs are kept."""
+
+    num_days: int
 
 
 class MoveExperimentBody(Message):
@@ -200,8 +207,10 @@ def act(
     master: MasterDep, project_id: int, verb: str, request: Annotated[BulkBody, body(BulkBody)]
 ) -> Response:
     """Do something with experiments of a project; one at which it fails holds back no other."""
-    action = _action(verb, request)
+    return _acted(master, project_id, request, _action(verb, request))
 
+
+def _acted(master: EmbeddedMaster, project_id: int, request: BulkBody, action: bulk.Action) -> Response:
     def in_project(tx: Transaction, row: ExperimentRow) -> None:
         if row.project_id != project_id:
             raise FailedPreconditionError(f"experiment '{row.id}' is not in project {project_id}")
@@ -212,6 +221,14 @@ def act(
         chosen = _chosen(session, project_id, request)
     results = bulk.apply_to_each(master.store, chosen, in_project)
     return reply({"results": [{"id": number, "error": error} for number, error in results]})
+
+
+@router.put("/projects/{project_id}/experiments/retain_logs")
+def retain_logs(
+    master: MasterDep, project_id: int, request: Annotated[RetainManyBody, body(RetainManyBody)]
+) -> Response:
+    """Say for how many days the logs of experiments of a project are kept after their ends; -1 for ever."""
+    return _acted(master, project_id, request, lambda tx, row: retain_experiment(tx, row, request.num_days))
 
 
 def listed_projects(

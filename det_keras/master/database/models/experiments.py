@@ -116,6 +116,10 @@ class TrialRow(Base):
     is_closed: Mapped[bool] = mapped_column(default=False)
     # A log policy made the next failure final.
     is_retry_cancelled: Mapped[bool] = mapped_column(default=False)
+    # Machines on which it is not run again, since a log policy excluded them.
+    excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    # Days that its log is kept; None for what its experiment says.
+    log_retention_days: Mapped[int | None]
     log_policy_matched: Mapped[str | None] = mapped_column(PlainText())
     runner_state: Mapped[str] = mapped_column(PlainText(), default="")
     run_metadata: Mapped[dict[str, Any] | None]

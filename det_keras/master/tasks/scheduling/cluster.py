@@ -57,12 +57,18 @@ class Cluster:
         self.total = sum(map(len, self._numbers.values()))
         self.largest = max(map(len, self._numbers.values()), default=0)
 
-    def take(self, slots: int) -> tuple[Share, ...] | None:
+    def take(self, slots: int, but: Collection[str] = ()) -> tuple[Share, ...] | None:
         """Claim unused slots for a task; None if it does not fit now.
 
         A task that one node can hold gets slots of one node, of the fullest that has enough of them. A larger task
         gets slots of as few nodes as possible.
+
+        Args:
+            slots: their number.
+            but: nodes that the task does not get.
         """
+        if but and slots:
+            return self._take_elsewhere(slots, but)
         if not self.fits(slots):
             return None
         shares: list[Share] = []
@@ -78,6 +84,26 @@ class Cluster:
                     if left:
                         shares.append(self._share(name, min(left, count)))
                         left -= len(shares[-1].slot_ids)
+        self.claim(shares)
+        return tuple(shares)
+
+    def _take_elsewhere(self, slots: int, but: Collection[str]) -> tuple[Share, ...] | None:
+        """Claim slots as `take` does, without some nodes; it looks at all others."""
+        free = {name: len(numbers) for name, numbers in self._free.items() if name not in but}
+        if slots > sum(free.values()):
+            return None
+        largest = max(len(self._numbers[name]) for name in free)
+        if slots <= largest:
+            enough = [(count, name) for name, count in free.items() if count >= slots]
+            if not enough:
+                return None
+            shares = [self._share(min(enough)[1], slots)]
+        else:
+            shares, left = [], slots
+            for name in sorted(free, key=lambda name: (-free[name], name)):
+                if left and free[name]:
+                    shares.append(self._share(name, min(left, free[name])))
+                    left -= len(shares[-1].slot_ids)
         self.claim(shares)
         return tuple(shares)
 

@@ -60,6 +60,9 @@ class FairSharePolicy(Policy):
                     walk.skip()
             elif walk.start(job):
                 pass
+            elif job.first.excluded:
+                # Others of its size may fit where it may not run.
+                walk.skip()
             elif not is_backfill and self._make_room(queue, plan, job, level):
                 walk.again()
             else:

@@ -51,6 +51,10 @@ class PriorityPolicy(Policy):
         while (job := walk.next()) is not None:
             if walk.start(job):
                 continue
+            if job.first.excluded:
+                # Others of its size may fit where it may not run.
+                walk.skip()
+                continue
             before = len(queue.reservations)
             if self.preemption and job.facts.slots and self._make_room(queue, plan, job):
                 is_cancelled |= len(queue.reservations) <= before

@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from det_keras.master.resources import Share
 from det_keras.master.tasks.scheduling.cluster import Cluster
@@ -55,6 +56,10 @@ class JobFacts:
     submitted: int = 0
 
 
+#: The place of a task among those of its job that wait: whether nodes are excluded, the time of its request, its id.
+LineKey: TypeAlias = tuple[bool, int, str]
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A task that waits for slots.
@@ -63,11 +68,18 @@ class Waiting:
         task_id: the id of the task.
         order: time of the request; smaller is earlier.
         since: the time since which it waits; later than `order` for a task that has run before.
+        excluded: names of the nodes on which it does not run.
     """
 
     task_id: str
     order: int
     since: int = 0
+    excluded: frozenset[str] = frozenset()
+
+    @property
+    def line_key(self) -> LineKey:
+        """Its place among the waiting tasks of its job: one that not all nodes may run holds back no other."""
+        return bool(self.excluded), self.order, self.task_id
 
 
 @dataclass(frozen=True)
@@ -100,8 +112,8 @@ class Job:
     def __init__(self, job_id: str, facts: JobFacts) -> None:
         self.id = job_id
         self.facts = facts
-        # The waiting tasks as (order, task id), earliest first, and all that is known of each.
-        self.line: list[tuple[int, str]] = []
+        # The places of the waiting tasks, earliest first, and all that is known of each.
+        self.line: list[LineKey] = []
         self.waiting: dict[str, Waiting] = {}
         self.running: dict[str, Running] = {}
         #: The slots that are held for a task until others have left them, by task.
@@ -120,7 +132,12 @@ class Job:
         """Its place among jobs that are otherwise equal."""
         if self.facts.position is not None:
             return self.facts.position
-        return self.line[0][0] if self.line else self.facts.submitted
+        return self.first.order if self.line else self.facts.submitted
+
+    @property
+    def first(self) -> Waiting:
+        """The task that is next; there has to be one."""
+        return self.waiting[self.line[0][-1]]
 
     @property
     def is_limited(self) -> bool:
@@ -242,7 +259,7 @@ class Queue:
         self._take_out(task.task_id)
         self._unlist(job)
         job.waiting[task.task_id] = task
-        bisect.insort(job.line, (task.order, task.task_id))
+        bisect.insort(job.line, task.line_key)
         self._owners[task.task_id] = job
         self._list(job)
 
@@ -277,7 +294,7 @@ class Queue:
             self._unreserve(job, task_id)
         waiting = job.waiting.pop(task_id, None)
         if waiting is not None:
-            del job.line[bisect.bisect_left(job.line, (waiting.order, task_id))]
+            del job.line[bisect.bisect_left(job.line, waiting.line_key)]
         running = job.running.pop(task_id, None)
         if running is not None:
             self.cluster.give(running.shares)
@@ -287,7 +304,7 @@ class Queue:
 
     def grant(self, job: Job, shares: tuple[Share, ...]) -> str:
         """Start the first waiting task of a job on slots that were claimed for it; return its id."""
-        _, task_id = job.line[0]
+        task_id = job.first.task_id
         self._start(job, task_id, shares)
         return task_id
 
@@ -311,7 +328,7 @@ class Queue:
     def reserve(self, job: Job, shares: tuple[Share, ...]) -> None:
         """Hold slots, which others still use, for the first waiting task of a job."""
         self._unlist(job)
-        _, task_id = job.line.pop(0)
+        *_, task_id = job.line.pop(0)
         job.reserved[task_id] = shares
         self.reservations[task_id] = job
         self.cluster.claim(shares)
@@ -378,7 +395,7 @@ class Queue:
     def _start(self, job: Job, task_id: str, shares: tuple[Share, ...]) -> None:
         self._unlist(job)
         waiting = job.waiting.pop(task_id)
-        del job.line[bisect.bisect_left(job.line, (waiting.order, task_id))]
+        del job.line[bisect.bisect_left(job.line, waiting.line_key)]
         task = Running(task_id, shares, start=-1)
         # The slots are claimed already.
         self.cluster.give(shares)
@@ -422,7 +439,7 @@ class Queue:
         del self.reservations[task_id]
         job.in_use -= job.facts.slots
         job.active -= job.facts.slots
-        bisect.insort(job.line, (job.waiting[task_id].order, task_id))
+        bisect.insort(job.line, job.waiting[task_id].line_key)
 
     def _list(self, job: Job) -> None:
         """Enter a job into the sorted lists."""
@@ -492,6 +509,9 @@ def wait_reason(queue: Queue, job: Job, ahead: int) -> str:
             return "waits for its machine, which is out of use"
         disabled = f", and {cluster.disabled} out of use" if cluster.disabled else ""
         return f"waits for {wanted}: the cluster has {cluster.total} now{disabled}"
+    if job.first.excluded:
+        names = ", ".join(sorted(job.first.excluded))
+        return f"waits for {wanted} on another machine than {names}, which a log policy excluded"
     where = " on one machine" if 1 < slots <= cluster.largest and len(cluster.nodes) > 1 else ""
     tasks = "1 task is" if ahead == 1 else f"{ahead or 'no'} tasks are"
     return f"waits for {wanted}{where}: {cluster.free} of {cluster.total} are free, {tasks} ahead"

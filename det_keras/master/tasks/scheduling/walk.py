@@ -44,7 +44,7 @@ class Walk:
 
     def start(self, job: Job) -> bool:
         """Start the job's first task if it fits; return whether it does."""
-        shares = self._queue.cluster.take(job.facts.slots)
+        shares = self._queue.cluster.take(job.facts.slots, job.first.excluded)
         if shares is None:
             return False
         self._plan.grants.append(Grant(self._queue.grant(job, shares), shares))
@@ -55,7 +55,7 @@ class Walk:
     def lend(self, job: Job) -> None:
         """Leave out the jobs of this size: the first of them does not fit."""
         _, size = heapq.heappop(self._heap)
-        first = job.waiting[job.line[0][1]]
+        first = job.first
         self._slots_left = min(self._slots_left, max(0, size - self._queue.overtaken_slots(first)))
 
     def skip(self) -> None:

@@ -41,21 +41,25 @@ form.elements.search.value = setting("log-search");
 form.elements.level.value = setting("log-level");
 // A level that the address misspells.
 if (form.elements.level.selectedIndex < 0) form.elements.level.value = "";
+for (const name of ["after", "before"]) form.elements[name].value = setting(`log-${name}`);
 form.elements.follow.checked = setting("log-follow") !== "no";
 form.elements.wrap.checked = setting("log-wrap") !== "no";
 wrap();
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("input", () => {
-  const { search, level, follow, wrap: wraps } = form.elements;
+  const { search, level, rank, after, before, follow, wrap: wraps } = form.elements;
   keepSettings({
     "log-search": search.value,
     "log-level": level.value,
+    "log-rank": rank.value,
+    "log-after": after.value,
+    "log-before": before.value,
     "log-follow": follow.checked ? "" : "no",
     "log-wrap": wraps.checked ? "" : "no",
   });
 });
 form.elements.search.addEventListener("input", debounced(start, 250));
-form.elements.level.addEventListener("change", start);
+for (const name of ["level", "rank", "after", "before"]) form.elements[name].addEventListener("change", start);
 form.elements.follow.addEventListener("change", () => form.elements.follow.checked && toEnd());
 form.elements.wrap.addEventListener("change", wrap);
 earlier.addEventListener("click", showEarlier);
@@ -77,7 +81,27 @@ onRefresh(() => {
   // An ended task may be running again.
   if (isComplete && document.querySelector("#heading .state:is(.running, .waiting)")) resume(generation);
 });
+offerRanks();
 start();
+
+// Offers the ranks whose lines the log has, if there are several.
+async function offerRanks() {
+  const { rank } = form.elements;
+  const chosen = setting("log-rank");
+  if (chosen !== "") rank.append(new Option(chosen, chosen, true, true));
+  try {
+    const answer = await fetch(`${view.dataset.log}/fields`);
+    const [line] = (await answer.text()).split("\n");
+    const { rankIds: found } = JSON.parse(line).result;
+    for (const one of found.map(String).filter((text) => text !== chosen))
+      rank.append(new Option(one === "-1" ? "none" : one, one));
+    if (chosen === "-1") rank.selectedOptions[0].textContent = "none";
+    rank.parentElement.hidden = found.length < 2 && chosen === "";
+  } catch {
+    // The other filters do without it.
+    rank.parentElement.hidden = chosen === "";
+  }
+}
 
 function start() {
   generation += 1;
@@ -238,6 +262,11 @@ function filtered(source, params) {
   if (form.elements.search.value) address.searchParams.set("searchText", form.elements.search.value);
   const least = LEVELS.indexOf(form.elements.level.value);
   const levels = least < 0 ? [] : LEVELS.slice(least).map((level) => `LOG_LEVEL_${level}`);
+  const { rank, after, before } = form.elements;
+  if (rank.value !== "") address.searchParams.set("rankIds", rank.value);
+  // In the time zone of the browser.
+  if (after.value) address.searchParams.set("timestampAfter", new Date(after.value).toISOString());
+  if (before.value) address.searchParams.set("timestampBefore", new Date(before.value).toISOString());
   for (const [name, values] of Object.entries({ levels, ...params }))
     [values].flat().forEach((value) => address.searchParams.append(name, value));
   return address;

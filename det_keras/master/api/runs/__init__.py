@@ -1,0 +1,1 @@
+"""Runs: what is done with many trials and experiments, and with their logs."""
