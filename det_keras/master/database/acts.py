@@ -50,6 +50,7 @@ class Noun:
 
 # By the word of a route.
 _NOUNS = {
+    "agents": Noun("agent"),
     "auth": Noun("user"),
     "checkpoints": Noun("checkpoint", (CheckpointRow,)),
     "commands": Noun("job", (TaskRow,)),
@@ -60,6 +61,7 @@ _NOUNS = {
     "master": Noun("master"),
     "models": Noun("model", (ModelRow,), name="folded_name"),
     "projects": Noun("project", (ProjectRow,)),
+    "slots": Noun("slot"),
     "template": Noun("template", (TemplateRow,)),
     "templates": Noun("template", (TemplateRow,)),
     "tensorboards": Noun("tensorboard", (TaskRow,)),
@@ -79,7 +81,7 @@ _MEMBERS = {"aliases": "alias", "versions": "version"}
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "change", "DELETE": "delete"}
 # The address of a code logs in as the call does.
 _SAME = {"/login": f"{_BELOW}auth/login"}
-_OTHER_WORDS = {"orphans": "delete unreported", "rm": "delete files"}
+_OTHER_WORDS = {"orphans": "delete unreported", "retain_logs": "retain logs", "rm": "delete files"}
 #: The verbs of calls that say nothing but their method; the record names the columns that they changed.
 PLAIN_VERBS = frozenset(_VERBS.values())
 
