@@ -111,7 +111,8 @@ class StoredModels:
             ```pycon
             >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
             >>> model.compile("sgd", "mse")
-            >>> history = context.fit(model, np.zeros((8, 4)), np.zeros((8, 1)), verbose=0)
+            >>> x, y = np.zeros((8, 4)), np.zeros((8, 1))
+            >>> history = context.fit(model, x, y, validation_data=(x, y), verbose=0)
             >>> context.register_model("digits", aliases=["candidate"]).model_version
             1
             ```

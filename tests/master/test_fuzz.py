@@ -58,6 +58,7 @@ class Known:
             "user_id": "2",
             "username": "determined",
             "media_id": "1",
+            "webhook_id": "1",
             "allocation_id": self.allocation_id,
             "task_id": self.job_id if "commands" in path else self.trial["taskId"],
         }

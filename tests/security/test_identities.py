@@ -20,13 +20,15 @@ from master.test_fuzz import NOT_CALLED, Known, schemathesis, send
 from sqlalchemy import select
 
 from det_keras.master.accounts.auth import DEFAULT_USER
-from det_keras.master.database.models import Base, ExperimentRow, TokenRow, UserRow
+from det_keras.master.database.models import Base, ExperimentRow, TokenRow, UserRow, WebhookRow, WorkspaceRow
 from det_keras.master.database.store import Transaction
 from det_keras.protocol import states
 
 REQUESTS = 20_000 if AMOUNT == "all" else 250
 CALLERS = ("nobody", "user", "administrator", "trial")
 CANARY = "canary-4f1d"
+# In the address of a webhook, which its owner and administrators see.
+HIDDEN = "hidden-8c02"
 SECRETS = f"""
 data: {{secrets: {{token: {CANARY}-data}}}}
 environment: {{registry_auth: {{username: me, password: {CANARY}-registry}}}}
@@ -44,6 +46,7 @@ class Callers:
         self.victim = self._user("victim")
         self.tokens = {"victim": self._issue("victim")}
         self._user("mallory")
+        self._make_webhook()
         self.known = Known(world, SINGLE + SECRETS)
 
     def _user(self, name: str) -> int:
@@ -52,6 +55,22 @@ class Callers:
             tx.add(row)
             tx.flush()
             return row.id
+
+    def _make_webhook(self) -> None:
+        with self.world.master.store.writing() as tx:
+            workspace = WorkspaceRow(name="of the victim", owner_id=self.victim)
+            tx.add(workspace)
+            tx.flush()
+            # Nothing is sent: the address is one of this machine.
+            trigger = {"id": 1, "type": "CUSTOM", "condition": {}}
+            fields = {
+                "name": "",
+                "format": "DEFAULT",
+                "mode": "WORKSPACE",
+                "url": f"http://127.0.0.1:9/{HIDDEN}",
+            }
+            ids = {"workspace_id": workspace.id, "owner_id": self.victim}
+            tx.add(WebhookRow(**fields, **ids, triggers=[trigger]))
 
     def _issue(self, name: str, **options: Any) -> str:
         with self.world.master.store.writing() as tx:
@@ -99,6 +118,7 @@ class Callers:
             )
             return {
                 "users": sorted(map(repr, session.execute(others))),
+                "webhooks": sorted(map(repr, session.execute(select(WebhookRow.__table__)))),
                 "tokens": sorted(map(repr, session.execute(tokens))),
             }
 
@@ -134,6 +154,8 @@ def test_caller_meets_no_fault_and_neither_reads_nor_changes_what_belongs_to_oth
                 problems.append(f"{what}: {answer.text[:300]}")
             if CANARY in answer.text or any(token in answer.text for token in tokens):
                 problems.append(f"{what} answers with a secret: {answer.text[:300]}")
+            if caller != "administrator" and HIDDEN in answer.text:
+                problems.append(f"{what} answers with the webhook of another: {answer.text[:300]}")
             if caller == "nobody" and status == 200 and (case.method, case.path) not in OPEN:
                 problems.append(f"{what} answers without a token.")
             if status in (401, 403) and caller != "nobody":
