@@ -346,9 +346,10 @@ class ModelRegistry:
 
         Example:
             ```pycon
-            >>> model = create_model("digits", "Handwriting", labels=["vision"])
-            >>> model.register_version(get_experiment(1).top_checkpoint().uuid).model_version
-            1
+            >>> model = Determined().create_model("digits", "Handwriting", labels=["vision"])
+            >>> model.add_metadata({"reviewed": True})
+            >>> get_model("digits").metadata
+            {'reviewed': True}
             ```
         """
         fields = {

@@ -23,8 +23,8 @@ A_FILE = re.compile(
 #: Files of a user, of a run or of a checkpoint, and of the system.
 NOT_OURS = {
     "best.py", "callback_state.json", "checkpoints/", "contexts/", "digits.html", "keras.json", "manifest.json",
-    "model_checkpoint.weights.h5", "options.json", "plain.py", "provenance.json", "report.html", "search.yaml",
-    "spec.json", "startup-hook.sh", "storage.yaml", "uv.toml",
+    "models.json", "model_checkpoint.weights.h5", "options.json", "plain.py", "provenance.json", "report.html",
+    "search.yaml", "spec.json", "startup-hook.sh", "storage.yaml", "uv.toml",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`det user`: log in to a master and log out."""
+"""`det user`: log in to a master and log out; the users of a master."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""
-    parser = nouns.add_parser("user", help="log in and out")
+    parser = nouns.add_parser("user", help="log in and out, and the users of a master")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     entering = verbs.add_parser("login", help="log in; the password is asked for, or taken from DET_PASS")
     entering.add_argument("name", metavar="U", nargs="?", help="the user (default: -u, DET_USER, determined)")
@@ -32,6 +32,28 @@ def add_parsers(nouns: Nouns) -> None:
     asking.set_defaults(run=_whoami)
     leaving = verbs.add_parser("logout", help="log out")
     leaving.set_defaults(run=_logout)
+    listing = verbs.add_parser("list", aliases=["ls"], help="list the users")
+    listing.add_argument("--all", action="store_true", help="also those who are deactivated")
+    add_json(listing)
+    listing.set_defaults(run=_list)
+    creating = verbs.add_parser(
+        "create", help="create a user; the password is asked for, or read from a pipe"
+    )
+    creating.add_argument("name", metavar="U")
+    creating.add_argument("--admin", action="store_true", help="an administrator")
+    creating.set_defaults(run=_create)
+    changing = verbs.add_parser(
+        "change-password", help="change a password; it is asked for, or read from a pipe"
+    )
+    changing.add_argument("name", metavar="U", nargs="?", help="the user (default: who is logged in)")
+    changing.set_defaults(run=_change_password)
+    for verb, text in (
+        ("activate", "let a user log in again"),
+        ("deactivate", "end the logins and tokens of a user, who cannot log in any more"),
+    ):
+        acting = verbs.add_parser(verb, help=text)
+        acting.add_argument("name", metavar="U")
+        acting.set_defaults(run=_act, verb=verb)
 
 
 def _login(args: argparse.Namespace, settings: Settings) -> int:
@@ -41,6 +63,59 @@ def _login(args: argparse.Namespace, settings: Settings) -> int:
     TokenCache(settings.home).store(url, name, token)
     print(f"Logged in to {url} as {name}")
     return 0
+
+
+def _list(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        found = [user for user in session.api.accounts.users() if args.all or user["active"]]
+    if args.json:
+        render.print_json(found)
+    else:
+        rows = [
+            [
+                user["username"],
+                user.get("displayName") or "",
+                "yes" if user["admin"] else "no",
+                "yes" if user["active"] else "no",
+            ]
+            for user in found
+        ]
+        render.print_table(["User", "Name", "Administrator", "Active"], rows)
+    return 0
+
+
+def _create(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        password = _new_password(args.name)
+        session.api.accounts.create_user(args.name, password, is_admin=args.admin)
+    print(f"Created user {args.name}")
+    return 0
+
+
+def _change_password(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        name = args.name or session.api.accounts.me()["username"]
+        user_id = session.api.accounts.user(name)["id"]
+        session.api.accounts.change_user(user_id, password=_new_password(name))
+    print(f"Changed the password of {name}, which ends the other logins of this user")
+    return 0
+
+
+def _act(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        user_id = session.api.accounts.user(args.name)["id"]
+        session.api.accounts.change_user(user_id, active=args.verb == "activate")
+    print(f"{args.verb.capitalize()}d user {args.name}")
+    return 0
+
+
+def _new_password(name: str) -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    password = getpass.getpass(f"New password for user {name!r}: ")
+    if getpass.getpass("Again: ") != password:
+        raise DetError("The two passwords differ. Nothing was changed.")
+    return password
 
 
 def _password(settings: Settings, name: str) -> str:

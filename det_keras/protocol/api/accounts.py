@@ -29,6 +29,36 @@ class Accounts:
         user: dict[str, Any] = self._transport.get("/api/v1/me")["user"]
         return user
 
+    def users(self) -> list[dict[str, Any]]:
+        """Return all users."""
+        found: list[dict[str, Any]] = self._transport.get("/api/v1/users")["users"]
+        return found
+
+    def user(self, username: str) -> dict[str, Any]:
+        """Return the user with a name."""
+        path = f"/api/v1/users/{quote(username, safe='')}/by-username"
+        found: dict[str, Any] = self._transport.get(path)["user"]
+        return found
+
+    def create_user(self, username: str, password: str, *, is_admin: bool) -> None:
+        """Create an active user; for administrators."""
+        user = {"username": username, "admin": is_admin, "active": True}
+        # Not hashed: the master refuses passwords that are too weak.
+        body = {"user": user, "password": password, "isHashed": False}
+        self._transport.post("/api/v1/users", body, repeatable=False)
+
+    def change_user(self, user_id: int, *, password: str | None = None, active: bool | None = None) -> None:
+        """Change a user; absent fields stay as they are.
+
+        Args:
+            user_id: number of the user.
+            password: the new password, not hashed.
+            active: whether the user may log in.
+        """
+        body = {"password": password, "isHashed": False, "active": active}
+        given = {name: value for name, value in body.items() if value is not None}
+        self._transport.patch(f"/api/v1/users/{user_id}", given)
+
     def log_in(self, username: str, password: str) -> str:
         """Log in and return a new token."""
         body = {"username": username, "password": hash_password(password), "isHashed": True}
