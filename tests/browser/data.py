@@ -127,3 +127,11 @@ def digits_search(site: RealMaster, epochs: int = 40) -> int:
     }
     names = ("train.py", "const.yaml")
     return submit(site, config, {name: (_DIGITS / name).read_bytes() for name in names})
+
+
+def make_webhook(site) -> None:
+    """Make a webhook in a workspace of its own; nothing is sent to its address."""
+    workspace = site.client.post("/api/v1/workspaces", {"name": "told"})["workspace"]["id"]
+    trigger = {"triggerType": "TRIGGER_TYPE_TASK_LOG", "condition": {"regex": "<b>" + "long" * 50}}
+    body = {"url": f"https://93.184.215.14/{'x' * 200}", "name": "mine", "webhookType": "WEBHOOK_TYPE_SLACK"}
+    site.client.post("/api/v1/webhooks", {**body, "workspaceId": workspace, "triggers": [trigger]})

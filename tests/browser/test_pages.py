@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.conftest import USUAL_BROWSER, log_in
-from browser.data import EVIL, digits_search, named_search, submit, talker
+from browser.data import EVIL, digits_search, make_webhook, named_search, submit, talker
 from browser.watch import Watch, accessibility_faults
 
 PAGES = (
@@ -28,7 +28,8 @@ PAGES = (
 
 @pytest.fixture(scope="package")
 def search(site):
-    """A search that is over, with names that nobody would give."""
+    """A search that is over, with names that nobody would give, and a webhook that was told of nothing yet."""
+    make_webhook(site)
     return named_search(site, EVIL)
 
 
