@@ -309,6 +309,53 @@ def test_test_tells_whether_the_receiver_answers(admin, receiver):
     assert [one["state"] for one in deliveries(admin, number)] == ["FAILED", "DELIVERED"]
 
 
+def test_receiver_that_does_not_answer_holds_up_no_other(world, client, admin, receiver):
+    dead = make(admin, "http://127.0.0.1:1/")
+    first = end(client)
+    with world.master.store.writing() as tx:
+        (row,) = tx.scalars(select(DeliveryRow)).all()
+        fields = {name: getattr(row, name) for name in ("about", "payload", "state", "made_at", "answer")}
+        rows = [
+            DeliveryRow(
+                webhook_id=dead,
+                event_id=f"{number}",
+                reason=f"{number}",
+                due_at=now(),
+                most_attempts=15,
+                **fields,
+            )
+            for number in range(300)
+        ]
+        tx.add_all(rows)
+    make(admin, receiver.url)
+    second = end(client)
+    (told,) = receiver.wait(1)
+    assert told["event_data"]["experiment"]["id"] == second != first
+
+
+def test_events_that_wait_are_bounded(world, client, admin, receiver, monkeypatch, caplog):
+    monkeypatch.setattr(webhooks, "MOST_WAITING", 2)
+    monkeypatch.setattr(world.master.webhook_sender, "step", lambda: 60.0)
+    make(admin, receiver.url)
+    for _ in range(3):
+        end(client)
+    assert len(queued(world)) == 2
+    assert "too much waits" in caplog.text
+
+
+def test_second_address_of_a_name_is_tried(receiver, monkeypatch):
+    port = int(receiver.url.split(":")[2].split("/")[0])
+    found = socket.getaddrinfo
+
+    def resolve(host, *arguments, **options):
+        if host == "two.example":
+            return [(2, 1, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
+        return found(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert LOOPBACK.post(f"http://two.example:{port}/hook", b"{}", {}).status == 200
+
+
 def test_redirects_are_not_followed(client, admin, receiver):
     receiver.answer = 307
     number = make(admin, receiver.url)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 
 from det_keras.files import write_file
 from det_keras.home import Home
@@ -38,8 +38,8 @@ SIGNATURE_HEADER = "X-Determined-AI-Signature"
 TIME_HEADER = "X-Determined-AI-Signature-Timestamp"
 
 _THREADS = 4
-_AT_ONCE = 100
 _RETRY_S = 5.0
+_SHORTEST_SLEEP_S = 0.05
 _LONGEST_SLEEP_S = 60.0
 _FIRST_WAIT_S = 2.0
 _LONGEST_WAIT_S = 3600.0
@@ -87,29 +87,35 @@ class WebhookSender(Background):
 
     def step(self) -> float:
         """Begin to send what is due; return the seconds until more is."""
-        with self._lock:
-            busy = set(self._busy)
-        waiting = DeliveryRow.state == WAITING
+        while (event := self._next()) is not None:
+            with self._lock:
+                self._busy.add(event.webhook_id)
+            self._threads.submit(self._send, event)
         with self._store.reading() as session:
-            query = (
-                select(DeliveryRow, WebhookRow.url)
-                .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
-                .where(waiting, DeliveryRow.webhook_id.not_in(busy))
-                .order_by(DeliveryRow.due_at, DeliveryRow.id)
-                .limit(_AT_ONCE)
-            )
-            rows = session.execute(query).all()
-        time_ = now()
-        for row, url in rows:
-            if row.due_at <= time_ and row.webhook_id not in busy:
-                busy.add(row.webhook_id)
-                with self._lock:
-                    self._busy.add(row.webhook_id)
-                event = _Event(row.id, row.webhook_id, row.event_id, url, row.payload.encode())
-                self._threads.submit(self._send, event)
-        # The end of one that is being sent wakes this thread.
-        left = [(row.due_at - time_).total_seconds() for row, _ in rows if row.webhook_id not in busy]
-        return max(0.05, min([_LONGEST_SLEEP_S, *left]))
+            # The end of one that is being sent wakes this thread.
+            due_at = session.scalar(select(func.min(DeliveryRow.due_at)).where(*self._may_be_sent()))
+        left_s = _LONGEST_SLEEP_S if due_at is None else (due_at - now()).total_seconds()
+        return min(max(left_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S)
+
+    def _next(self) -> _Event | None:
+        """Return the event that is due for the longest time, of a webhook to which none is being sent."""
+        query = (
+            select(DeliveryRow, WebhookRow.url)
+            .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
+            .where(*self._may_be_sent(), DeliveryRow.due_at <= now())
+            .order_by(DeliveryRow.due_at, DeliveryRow.id)
+            .limit(1)
+        )
+        with self._store.reading() as session:
+            found = session.execute(query).first()
+        if found is None or self._stopping:
+            return None
+        row, url = found
+        return _Event(row.id, row.webhook_id, row.event_id, url, row.payload.encode())
+
+    def _may_be_sent(self) -> tuple[ColumnElement[bool], ...]:
+        with self._lock:
+            return DeliveryRow.state == WAITING, DeliveryRow.webhook_id.not_in(list(self._busy))
 
     def _run(self) -> None:
         while not self._stopping:

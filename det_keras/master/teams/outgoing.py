@@ -121,7 +121,7 @@ class Networks:
         try:
             parts = split_url(url)
             addresses = self.resolve(parts)
-            with _connection(parts, addresses[0], limit_s) as connection:
+            with _connection(parts, addresses, limit_s) as connection:
                 target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
                 connection.request("POST", target, body, {"Host": _host(parts), **headers})
                 answer = connection.getresponse()
@@ -176,14 +176,16 @@ def _embedded(address: _Address) -> ipaddress.IPv4Address | None:
 
 
 @contextlib.contextmanager
-def _connection(parts: SplitResult, address: str, limit_s: float) -> Iterator[http.client.HTTPConnection]:
-    """Yield a connection to an address that was checked; the name is not resolved again.
+def _connection(
+    parts: SplitResult, addresses: Sequence[str], limit_s: float
+) -> Iterator[http.client.HTTPConnection]:
+    """Yield a connection to the first address that answers, all of which were checked; no name is resolved again.
 
     It ends after a time, whatever the receiver does: it may send a byte at a time.
     """
     host = parts.hostname or ""
     connection = http.client.HTTPConnection(host, _port(parts), timeout=_SOCKET_S)
-    sock = socket.create_connection((address, _port(parts)), timeout=_SOCKET_S)
+    sock = _connect(addresses, _port(parts))
     if parts.scheme == "https":
         context = ssl.create_default_context()
         sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
@@ -199,6 +201,14 @@ def _connection(parts: SplitResult, address: str, limit_s: float) -> Iterator[ht
         timer.cancel()
         connection.close()
         sock.close()
+
+
+def _connect(addresses: Sequence[str], port: int) -> socket.socket:
+    *others, last = addresses
+    for address in others:
+        with contextlib.suppress(OSError):
+            return socket.create_connection((address, port), timeout=_SOCKET_S / len(addresses))
+    return socket.create_connection((last, port), timeout=_SOCKET_S)
 
 
 def _shut(sock: socket.socket) -> None:

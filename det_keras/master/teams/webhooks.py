@@ -6,6 +6,7 @@ An event is queued in the transaction of what it tells of, so that neither is ev
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ from det_keras.protocol.values import now
 #: Webhooks of a master, and triggers of each.
 MOST_WEBHOOKS = 100
 MOST_TRIGGERS = 10
+#: Events of a webhook that wait; further ones are dropped, with a line in the log of the master.
+MOST_WAITING = 10_000
 #: Attempts to send an event; the waits between them grow from 2 seconds to an hour.
 MOST_ATTEMPTS = 15
 LONGEST_PATTERN = 1_000
@@ -54,6 +57,8 @@ WORKSPACE, SPECIFIC = "WORKSPACE", "SPECIFIC"
 WAITING, DELIVERED, FAILED = "WAITING", "DELIVERED", "FAILED"
 #: The states of experiments that may be waited for.
 STATES = (states.ACTIVE, states.PAUSED, states.COMPLETED, states.CANCELED, states.ERROR)
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_NAME = 255
 _CACHE = "webhooks"
@@ -311,6 +316,10 @@ def _queue_about(
 def _add(tx: Transaction, trigger: _Trigger, reason: str, about: str, payload: Callable[[str], str]) -> None:
     is_same = (DeliveryRow.webhook_id == trigger.webhook_id) & (DeliveryRow.reason == reason)
     if tx.scalar(select(DeliveryRow.id).where(is_same)) is not None:
+        return
+    is_waiting = (DeliveryRow.webhook_id == trigger.webhook_id) & (DeliveryRow.state == WAITING)
+    if (tx.scalar(select(func.count()).select_from(DeliveryRow).where(is_waiting)) or 0) >= MOST_WAITING:
+        logger.warning("Webhook %d is not told of %s: too much waits for it.", trigger.webhook_id, about)
         return
     event_id = str(uuid.uuid4())
     tx.add(_delivery(trigger.webhook_id, event_id, reason, about, payload(event_id)))
