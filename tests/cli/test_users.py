@@ -17,7 +17,10 @@ def det(cluster):
 
 
 def names(det, *options):
-    return {row.split()[0]: row.split()[-1] for row in det.out("user", "list", *options).splitlines()[2:]}
+    return {
+        row.split()[0]: row.split()[-1]
+        for row in det.out("-u", "admin", "user", "list", *options).splitlines()[2:]
+    }
 
 
 def test_users_are_created_by_administrators_alone(det):
