@@ -36,7 +36,7 @@ from det_keras.master.api import (
     unmanaged,
     users,
 )
-from det_keras.master.api.runs import retention
+from det_keras.master.api.runs import retention, search
 from det_keras.master.api.teams import audit, models, projects, templates, tokens, webhooks, workspaces
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.server import openapi, unserved
@@ -111,6 +111,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
         trial_table,
         trials,
         retention,
+        search,
         workspaces,
         projects,
         templates,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -22,6 +22,7 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.experiments.base import Controller
 from det_keras.master.experiments.experiments import Draft
+from det_keras.master.experiments.finding import Wanted, also_shown, find_experiments
 from det_keras.master.experiments.reporting import controller_of
 from det_keras.master.serializers.experiments import (
     EXPERIMENT_STATES,
@@ -228,29 +229,24 @@ def listing(
 ) -> Response:
     """List experiments."""
     shown = choices(states, "STATE_", EXPERIMENT_STATES)
-    query = select(ExperimentRow).join(UserRow, UserRow.id == ExperimentRow.owner_id)
-    if archived is not None:
-        query = query.where(ExperimentRow.archived == archived)
-    if project_id:
-        query = query.where(ExperimentRow.project_id == project_id)
-    for column, values in (
-        (UserRow.username, users),
-        (ExperimentRow.owner_id, user_ids),
-        (ExperimentRow.id, included),
-    ):
-        if values:
-            query = query.where(column.in_(values))
-    if excluded:
-        query = query.where(ExperimentRow.id.not_in(excluded))
-    query = query.where(*_number_bounds(above, at_least, below, at_most))
-    query = _in_states(query, shown)
-    for text_column, text in ((ExperimentRow.name, name), (ExperimentRow.description, description)):
-        if text:
-            query = query.where(func.lower(text_column).contains(text.lower(), autoescape=True))
+    bounds = [bound for bound in (at_least, None if above is None else above + 1) if bound is not None]
+    ends = [bound for bound in (at_most, None if below is None else below - 1) if bound is not None]
+    wanted = Wanted(
+        name=name,
+        description=description,
+        labels=labels,
+        is_archived=archived,
+        states=shown,
+        users=users,
+        user_ids=user_ids,
+        project_id=project_id,
+        included=included,
+        excluded=excluded,
+        least=max(bounds, default=None),
+        most=min(ends, default=None),
+    )
     with master.store.reading() as session:
-        marked = query.with_only_columns(ExperimentRow.id, *([ExperimentRow.labels] if labels else []))
-        marked = marked.order_by(ExperimentRow.id)
-        ids = [row.id for row in session.execute(marked) if not labels or set(labels) <= set(row.labels)]
+        ids = find_experiments(session, wanted)
         order = _sort_name(sort_by, _EXPERIMENT_KEYS)
         if order == "ID" and not shown:
             # The page is chosen by id first, so that only its experiments are read completely.
@@ -260,8 +256,8 @@ def listing(
         rows = _rows(session, ids)
         pairs = list(zip(rows, listed_experiments(session, rows), strict=True))
     key = _EXPERIMENT_KEYS[order]
-    wanted = _also(shown)
-    pairs = [pair for pair in pairs if not shown or bare(pair[1].shape["state"]) in wanted]
+    as_shown = also_shown(shown)
+    pairs = [pair for pair in pairs if not shown or bare(pair[1].shape["state"]) in as_shown]
     pairs = _sorted(
         pairs,
         lambda pair: key(pair[0], pair[1].shape),
@@ -368,7 +364,7 @@ def trials(
     states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
     """List the trials of an experiment."""
-    shown = _also(choices(states, "STATE_", EXPERIMENT_STATES))
+    shown = also_shown(choices(states, "STATE_", EXPERIMENT_STATES))
     with master.store.reading() as session:
         metric = config_of(find_experiment(session, experiment_id)).searcher.metric
         of_experiment = select(TrialRow).where(TrialRow.experiment_id == experiment_id)
@@ -446,31 +442,6 @@ def _relabel(
     master: EmbeddedMaster, experiment_id: int, change_labels: Callable[[set[str]], set[str]]
 ) -> Response:
     return reply({"labels": master.experiments.relabel(experiment_id, change_labels)})
-
-
-def _number_bounds(
-    above: int | None, at_least: int | None, below: int | None, at_most: int | None
-) -> list[ColumnElement[bool]]:
-    number = ExperimentRow.id
-    bounds = (
-        (above, number.__gt__),
-        (at_least, number.__ge__),
-        (below, number.__lt__),
-        (at_most, number.__le__),
-    )
-    return [compare(bound) for bound, compare in bounds if bound is not None]
-
-
-def _in_states(query: Select[Any], shown: Sequence[str]) -> Select[Any]:
-    if not shown:
-        return query
-    stored = {states.ACTIVE if state in _SHOWN_ACTIVE else state for state in shown}
-    return query.where(ExperimentRow.state.in_(stored))
-
-
-def _also(shown: Sequence[str]) -> set[str]:
-    """Return the requested states; ACTIVE includes all states as which it is shown."""
-    return set(shown) | (_SHOWN_ACTIVE if "ACTIVE" in shown else frozenset())
 
 
 def _sort_name(value: str, known: dict[str, Any]) -> str:

@@ -14,12 +14,9 @@ from starlette.responses import Response
 
 from det_keras.config import ExperimentConfig
 from det_keras.master.database.lookups import config_of, find_experiment, find_trial
-from det_keras.master.database.models import ExperimentRow
-from det_keras.master.database.store import Transaction
-from det_keras.master.errors import FailedPreconditionError
 from det_keras.master.experiments.rungs import brackets_of
 from det_keras.master.experiments.search_state import read_searcher
-from det_keras.master.experiments.steering import SteeredController
+from det_keras.master.experiments.steering import going_on
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message
@@ -81,7 +78,7 @@ def narrow(
 ) -> Response:
     """Draw the further trials of a search from a part of its space; trials that have begun stay."""
     with master.store.writing() as tx:
-        controller = _going_on(tx, find_experiment(tx, experiment_id))
+        controller = going_on(tx, find_experiment(tx, experiment_id))
         controller.narrow(request.hyperparameters)
         return reply({"hyperparameters": controller.searcher.space.to_dict()})
 
@@ -92,7 +89,7 @@ def add_trial(
 ) -> Response:
     """Add a trial to a search, with values of one's own; it is trained fully, beside those of the search."""
     with master.store.writing() as tx:
-        trial = _going_on(tx, find_experiment(tx, experiment_id)).add_trial(request.hparams)
+        trial = going_on(tx, find_experiment(tx, experiment_id)).add_trial(request.hparams)
         return reply({"trialId": trial.id, "hparams": trial.hparams})
 
 
@@ -101,7 +98,7 @@ def stop(master: MasterDep, trial_id: int) -> Response:
     """End a trial at its next safe point, with a checkpoint; it counts as completed, and its search continues."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        controller = _going_on(tx, find_experiment(tx, trial.experiment_id))
+        controller = going_on(tx, find_experiment(tx, trial.experiment_id))
         controller.stop_trial(trial, states.STOPPING_COMPLETED)
     return reply()
 
@@ -111,21 +108,8 @@ def extend(master: MasterDep, trial_id: int, request: Annotated[ExtendBody, body
     """Let a trial train to a longer length than its search gave it, in the unit of ``searcher.max_length``."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        _going_on(tx, find_experiment(tx, trial.experiment_id)).extend(trial, request.length)
+        going_on(tx, find_experiment(tx, trial.experiment_id)).extend(trial, request.length)
     return reply()
-
-
-def _going_on(tx: Transaction, experiment: ExperimentRow) -> SteeredController:
-    """Return the controller of a search that still decides."""
-    if experiment.is_unmanaged:
-        raise FailedPreconditionError(
-            f"Experiment {experiment.id} runs outside of this master, which cannot change its search."
-        )
-    if experiment.state not in states.GOING_ON:
-        raise FailedPreconditionError(
-            f"The search of experiment {experiment.id} has ended. Fork the experiment to search further."
-        )
-    return SteeredController(tx, experiment)
 
 
 def _unit(config: ExperimentConfig) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from det_keras.errors import ConfigError
-from det_keras.master.database.models import TrialRow
+from det_keras.master.database.models import ExperimentRow, TrialRow
+from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.tasks.logs import note
@@ -75,3 +76,20 @@ class SteeredController(ExperimentController):
         for trial in outside:
             note(self._tx, trial.task_id, f"Trial {trial.id} was withdrawn before it began: {_WITHDRAWN}.")
         self._apply_event("narrow", wanted, [trial.request_id for trial in outside])
+
+
+def going_on(tx: Transaction, experiment: ExperimentRow) -> SteeredController:
+    """Return the controller of a search that still decides.
+
+    Raises:
+        FailedPreconditionError: it has ended, or runs outside of the master.
+    """
+    if experiment.is_unmanaged:
+        raise FailedPreconditionError(
+            f"Experiment {experiment.id} runs outside of this master, which cannot change its search."
+        )
+    if experiment.state not in states.GOING_ON:
+        raise FailedPreconditionError(
+            f"The search of experiment {experiment.id} has ended. Fork the experiment to search further."
+        )
+    return SteeredController(tx, experiment)

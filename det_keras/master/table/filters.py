@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+RowT = TypeVar("RowT")
 _WORD = re.compile(r'(?:[^\s"]|"[^"]*")+')
 _TERM = re.compile(r"([^\s=<>!:]+)(<=|>=|!=|=|<|>|:)(.+)", re.DOTALL)
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -31,7 +32,8 @@ class Term:
 
     Attributes:
         name: what is compared; empty for a word that is searched.
-        operator: one of ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``:`` (texts that contain it, equal numbers).
+        operator: one of ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``:`` (texts that contain it, equal numbers);
+            calls of the REST API also have ``!:`` (texts that do not contain it), ``?`` (no value) and ``!?``.
         wanted: the value, or the word.
     """
 
@@ -41,6 +43,10 @@ class Term:
 
     def holds(self, value: Any) -> bool:
         """Return whether a value fulfils the condition; of a list, whether one does (with ``!=``, whether all do)."""
+        if self.operator in ("?", "!?"):
+            return (value in (None, "", [], ())) == (self.operator == "?")
+        if self.operator == "!:":
+            return not Term(self.name, ":", self.wanted).holds(value)
         if isinstance(value, list | tuple):
             holding = (self._holds(item) for item in value)
             return all(holding) if self.operator == "!=" else any(holding)
@@ -54,6 +60,49 @@ class Term:
             return _COMPARISONS[self.operator](number, wanted)
         left, right = str(value).lower(), self.wanted.lower()
         return right in left if self.operator == ":" else _COMPARISONS[self.operator](left, right)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Conditions of which all must hold, or at least one.
+
+    Attributes:
+        conditions: terms, and groups of them; a group without any holds.
+        is_any: whether one is enough.
+    """
+
+    conditions: tuple[Term | Group, ...] = ()
+    is_any: bool = False
+
+    def terms(self) -> Iterator[Term]:
+        """Yield all terms, also those of groups in this one."""
+        for condition in self.conditions:
+            if isinstance(condition, Term):
+                yield condition
+            else:
+                yield from condition.terms()
+
+    def test(self, value_of: Callable[[Term], Callable[[RowT], Any]]) -> Callable[[RowT], bool]:
+        """Return a function that says whether a row fulfils the conditions.
+
+        Args:
+            value_of: returns the function from a row to the value that a term compares.
+        """
+        tests = [
+            condition.test(value_of)
+            if isinstance(condition, Group)
+            else _test(condition, value_of(condition))
+            for condition in self.conditions
+        ]
+        if not tests:
+            return lambda _: True
+        if self.is_any:
+            return lambda row: any(test(row) for test in tests)
+        return lambda row: all(test(row) for test in tests)
+
+
+def _test(term: Term, value: Callable[[RowT], Any]) -> Callable[[RowT], bool]:
+    return lambda row: term.holds(value(row))
 
 
 def parse(text: str) -> list[Term]:

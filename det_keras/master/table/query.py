@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from det_keras.master.table import filters
 from det_keras.master.table.columns import GROUP_FORMS, Column, Names, RowT
-from det_keras.master.table.filters import Term
+from det_keras.master.table.filters import Group, Term
 
 _ARCHIVED = "archived"
 _NUMERIC = frozenset({"hparam", "metric", "number", "progress", "size", "duration"})
@@ -52,6 +52,11 @@ class Question:
     def sorted_by(self) -> str:
         """The name by which rows are ordered."""
         return self.sort.removeprefix("-")
+
+    @property
+    def is_descending(self) -> bool:
+        """Whether the largest is first."""
+        return self.sort.startswith("-")
 
     def part(self, rows: Sequence[_T]) -> Sequence[_T]:
         """Return the rows between `offset` and `limit`."""
@@ -107,11 +112,11 @@ def answer(rows: Sequence[RowT], names: Names[RowT], question: Question) -> Tabl
     if question.group:
         columns, groups = _grouped(found, names.column(question.group), columns, names)
         place = _place_of_order(question.sorted_by, columns, names)
-        groups = _in_order(groups, lambda cells: cells[place], question)
+        groups = in_order(groups, lambda cells: cells[place], is_descending=question.is_descending)
         return Table(columns, question.part(groups), [], len(groups), len(rows), names.all)
     found.sort(key=lambda row: -row.id)
     if question.sort:
-        found = _in_order(found, names.value_of(question.sorted_by), question)
+        found = in_order(found, names.value_of(question.sorted_by), is_descending=question.is_descending)
     shown = question.part(found)
     values = [names.value_of(column.key) for column in columns]
     cells = [[value(row) for value in values] for row in shown]
@@ -120,18 +125,15 @@ def answer(rows: Sequence[RowT], names: Names[RowT], question: Question) -> Tabl
 
 
 def _matching(rows: Sequence[RowT], terms: Sequence[Term], names: Names[RowT]) -> list[RowT]:
-    found = list(rows)
-    for term in terms:
-        value = names.compared(term.name) if term.name else names.searched
-        found = [row for row in found if term.holds(value(row))]
-    return found
+    test = Group(tuple(terms)).test(lambda term: names.compared(term.name) if term.name else names.searched)
+    return list(filter(test, rows))
 
 
-def _in_order(rows: Sequence[_T], value: Callable[[_T], Any], question: Question) -> list[_T]:
-    """Return rows in the wanted order; those without a value are last in either direction."""
+def in_order(rows: Sequence[_T], value: Callable[[_T], Any], *, is_descending: bool) -> list[_T]:
+    """Return rows in the order of their values; those without a value are last in either direction."""
     keyed = [(_order(value(row)), row) for row in rows]
     with_value = [(key, row) for key, row in keyed if key is not None]
-    with_value.sort(key=lambda pair: pair[0], reverse=question.sort.startswith("-"))
+    with_value.sort(key=lambda pair: pair[0], reverse=is_descending)
     return [row for _, row in with_value] + [row for key, row in keyed if key is None]
 
 

@@ -93,6 +93,9 @@ class Experiment:
         owner: name of its user.
         workspace: name of its workspace.
         project: name of its project.
+        project_id: number of its project.
+        searcher: name of its search method.
+        forked_from: number of the experiment from which it was made; None for none.
         is_archived: whether it is archived.
         is_unmanaged: whether its trials run outside of the master.
         metric: the searcher's metric.
@@ -107,6 +110,9 @@ class Experiment:
     owner: str
     workspace: str
     project: str
+    project_id: int
+    searcher: str
+    forked_from: int | None
     is_archived: bool
     is_unmanaged: bool
     metric: str
@@ -346,6 +352,9 @@ def _experiments(session: Session, numbers: Iterable[int]) -> dict[int, Experime
                 owner,
                 workspace,
                 project,
+                row.project_id,
+                str(searcher.get("name", "")),
+                row.parent_id,
                 row.archived,
                 row.is_unmanaged,
                 str(searcher.get("metric", "")),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -16,6 +16,7 @@ from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments import bulk
+from det_keras.master.experiments.finding import Wanted, find_experiments
 from det_keras.master.serializers.experiments import EXPERIMENT_STATES
 from det_keras.master.serializers.teams import project_shapes
 from det_keras.master.server.calls import CallerDep, MasterDep, Page, body, choice, choices, paged
@@ -206,18 +207,19 @@ def move_experiment(
 def act(
     master: MasterDep, project_id: int, verb: str, request: Annotated[BulkBody, body(BulkBody)]
 ) -> Response:
-    """Do something with experiments of a project; one at which it fails holds back no other."""
+    """Do something with experiments of a project, of any with 0; one at which it fails holds back no other."""
     return _acted(master, project_id, request, _action(verb, request))
 
 
 def _acted(master: EmbeddedMaster, project_id: int, request: BulkBody, action: bulk.Action) -> Response:
     def in_project(tx: Transaction, row: ExperimentRow) -> None:
-        if row.project_id != project_id:
+        if project_id and row.project_id != project_id:
             raise FailedPreconditionError(f"experiment '{row.id}' is not in project {project_id}")
         action(tx, row)
 
     with master.store.reading() as session:
-        projects.find_project(session, project_id)
+        if project_id:
+            projects.find_project(session, project_id)
         chosen = _chosen(session, project_id, request)
     results = bulk.apply_to_each(master.store, chosen, in_project)
     return reply({"results": [{"id": number, "error": error} for number, error in results]})
@@ -267,25 +269,17 @@ def _chosen(session: Session, project_id: int, request: BulkBody) -> list[int]:
     filters = request.filters
     if filters is None:
         return request.experiment_ids
-    wanted = set(choices(filters.states, "STATE_", EXPERIMENT_STATES))
-    query = select(ExperimentRow.id, ExperimentRow.labels).where(ExperimentRow.project_id == project_id)
-    for column, text in (
-        (ExperimentRow.name, filters.name),
-        (ExperimentRow.description, filters.description),
-    ):
-        if text:
-            query = query.where(func.lower(column).contains(text.lower(), autoescape=True))
-    if filters.archived is not None:
-        query = query.where(ExperimentRow.archived == filters.archived)
-    if wanted:
-        query = query.where(ExperimentRow.state.in_(wanted))
-    if filters.user_ids:
-        query = query.where(ExperimentRow.owner_id.in_(filters.user_ids))
-    excluded = set(filters.excluded_experiment_ids)
-    found = session.execute(query.order_by(ExperimentRow.id))
-    return [
-        number for number, labels in found if number not in excluded and set(filters.labels) <= set(labels)
-    ]
+    wanted = Wanted(
+        name=filters.name,
+        description=filters.description,
+        labels=filters.labels,
+        is_archived=filters.archived,
+        states=choices(filters.states, "STATE_", EXPERIMENT_STATES),
+        user_ids=filters.user_ids,
+        project_id=project_id,
+        excluded=filters.excluded_experiment_ids,
+    )
+    return find_experiments(session, wanted)
 
 
 def _detail(master: EmbeddedMaster, project_id: int) -> dict[str, Any]:
