@@ -37,7 +37,16 @@ from det_keras.master.api import (
     users,
 )
 from det_keras.master.api.runs import retention, search
-from det_keras.master.api.teams import audit, models, projects, templates, tokens, webhooks, workspaces
+from det_keras.master.api.teams import (
+    audit,
+    models,
+    projects,
+    settings,
+    templates,
+    tokens,
+    webhooks,
+    workspaces,
+)
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.server import openapi, unserved
 from det_keras.master.server.address_form import AddressFormMiddleware
@@ -102,6 +111,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
     # The routers of training, series and log streams have fixed words where others have ids, so they come first.
     modules = (
         auth,
+        settings,
         users,
         training,
         logs,

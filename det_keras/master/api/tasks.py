@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fastapi import APIRouter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -36,6 +38,27 @@ def listing(master: MasterDep) -> Response:
             for row in allocations.live_allocations(session)
         }
     return reply({"allocationIdToSummary": summaries})
+
+
+@router.get("/count")
+def count(master: MasterDep) -> Response:
+    """Return how many tasks without trials are running, by kind."""
+    with master.store.reading() as session:
+        kinds = Counter(
+            session.scalars(
+                select(TaskRow.kind)
+                .join(AllocationRow, AllocationRow.task_id == TaskRow.id)
+                .where(AllocationRow.end_time.is_(None))
+            )
+        )
+    return reply(
+        {
+            "commands": kinds[jobs.COMMAND],
+            "notebooks": 0,
+            "shells": 0,
+            "tensorboards": kinds[jobs.TENSORBOARD],
+        }
+    )
 
 
 @router.get("/{task_id}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -14,8 +14,9 @@ from det_keras.master.accounts import views
 from det_keras.master.accounts.users import UserChanges
 from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError
 from det_keras.master.serializers.cluster import user_shape
+from det_keras.master.server import unserved
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message
@@ -32,6 +33,14 @@ class PatchBody(Message):
     active: bool | None = None
     password: str | None = None
     is_hashed: bool = False
+
+
+class ManyBody(Message):
+    """Users, and whether they may log in."""
+
+    user_ids: list[int] = Field(default_factory=list)
+    activate: bool
+    filters: dict[str, Any] | None = None
 
 
 class NewUser(Message):
@@ -101,6 +110,29 @@ def create(
     wanted = UserChanges(**request.user.model_dump(), password=request.password, is_hashed=request.is_hashed)
     user_id = master.users.create(caller, wanted)
     return _user(master, UserRow.id == user_id, str(user_id))
+
+
+@router.patch("/api/v1/users")
+def change_many(
+    master: MasterDep, caller: CallerDep, request: Annotated[ManyBody, body(ManyBody)]
+) -> Response:
+    """Activate or deactivate users; one at which it fails holds back no other."""
+    if request.filters is not None:
+        raise InvalidArgumentError("`filters` are not supported: name the users by `userIds`.")
+    results = []
+    for user_id in dict.fromkeys(request.user_ids):
+        try:
+            master.users.change(caller, user_id, UserChanges(active=request.activate))
+            results.append({"id": user_id, "error": ""})
+        except ApiError as error:
+            results.append({"id": user_id, "error": str(error)})
+    return reply({"results": results})
+
+
+@router.patch("/api/v1/users/assignments")
+def assign_groups() -> Response:
+    """Refuse to put users into groups, which this master has not."""
+    raise unserved.refusal("PATCH", "users/assignments")
 
 
 @router.patch("/api/v1/users/{user_id}")

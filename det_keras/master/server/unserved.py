@@ -20,12 +20,23 @@ _INSTEAD = {
     "permissions": _USERS,
     "roles": _USERS,
     "shells": "`det job run` runs any command on the slots.",
+    "users/assignments": _USERS,
 }
 
 
 @router.api_route("/api/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def unserved(request: Request, path: str) -> Response:
     """Refuse a call that is not served."""
-    sentence = f"{request.method} /api/v1/{path} is not served by this master."
-    instead = _INSTEAD.get(path.split("/")[0])
-    raise UnimplementedError(sentence if instead is None else f"{sentence} {instead}")
+    raise refusal(request.method, path)
+
+
+def refusal(method: str, path: str) -> UnimplementedError:
+    """Return how a call is refused that is not served.
+
+    Args:
+        method: of the call.
+        path: behind ``/api/v1/``.
+    """
+    sentence = f"{method} /api/v1/{path} is not served by this master."
+    instead = _INSTEAD.get(path, _INSTEAD.get(path.split("/")[0]))
+    return UnimplementedError(sentence if instead is None else f"{sentence} {instead}")

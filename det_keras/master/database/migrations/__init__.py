@@ -5,4 +5,4 @@ from __future__ import annotations
 __all__ = ["HEAD"]
 
 #: The newest revision. It is named here so that a start with nothing to migrate does not import Alembic.
-HEAD = "0019"
+HEAD = "0020"

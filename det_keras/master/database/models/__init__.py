@@ -14,6 +14,7 @@ from det_keras.master.database.models.accounts import (
     SharedLinkRow,
     TokenRow,
     UserRow,
+    UserSettingRow,
 )
 from det_keras.master.database.models.base import Base, Json, PlainText, UtcTime, utc_text
 from det_keras.master.database.models.experiments import (
@@ -72,6 +73,7 @@ __all__ = [
     "TrialRow",
     "TrialSourceRow",
     "UserRow",
+    "UserSettingRow",
     "UtcTime",
     "VerificationRow",
     "WebhookRow",

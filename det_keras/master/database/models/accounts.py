@@ -125,3 +125,15 @@ class SharedLinkRow(Base):
     made_at: Mapped[datetime]
     # None: until it is revoked.
     expires_at: Mapped[datetime | None]
+
+
+class UserSettingRow(Base):
+    """A setting that a client keeps for its user; the master does not read its value."""
+
+    __tablename__ = "user_settings"
+
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    # Where in the client it belongs; empty for everywhere.
+    path: Mapped[str] = mapped_column(PlainText(), primary_key=True)
+    key: Mapped[str] = mapped_column(PlainText(), primary_key=True)
+    value: Mapped[str] = mapped_column(PlainText())
