@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 
 import anyio.to_thread
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -53,6 +53,7 @@ from det_keras.master.server.address_form import AddressFormMiddleware
 from det_keras.master.server.admission import Admission, AdmissionMiddleware
 from det_keras.master.server.auth_middleware import AuthMiddleware
 from det_keras.master.server.browser import wants_page
+from det_keras.master.server.calls import refuse_unknown_parameters
 from det_keras.master.server.capacity import Capacity
 from det_keras.master.server.compression import CompressionMiddleware
 from det_keras.master.server.responses import error_reply
@@ -145,7 +146,10 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
     # Generated on the first request: it takes longer than the rest of the start.
     app.state.describe = functools.cache(lambda: openapi.describe_calls(routers))
     # The page of a checkpoint has the address at which programs download it.
-    for router in (checkpoint.router, *routers, openapi.router, shared.router, site.router, unserved.router):
+    app.include_router(checkpoint.router)
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+    for router in (openapi.router, shared.router, site.router, unserved.router):
         app.include_router(router)
     app.add_exception_handler(errors.ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
@@ -27,6 +36,7 @@ _TOO_DEEP = f"The body is nested too deeply: more than {_MOST_LEVELS} lists and 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 # Of a body that does not match its class.
 _MOST_PROBLEMS = 20
+_LONGEST_SHOWN = 100
 # Matches what may be a number that is not finite: its name, or a number that is too large for a float.
 _NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{300}")
 # Stored as JSON text: their numbers may be of any size.
@@ -42,19 +52,31 @@ LONGEST_TEXT = 1 << 20
 
 
 class Message(BaseModel):
-    """A request body: camelCase or snake_case, null means absent, unknown keys are ignored.
+    """A request body: camelCase or snake_case, null means absent, unknown keys are refused.
 
     A field without a limit of its own has at most `MOST_ITEMS` items or `LONGEST_TEXT` characters.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
+    #: Fields that clients of Determined send, and that say nothing new to this master.
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: item for name, item in value.items() if item is not None}
-        return value
+    def _drop_nulls(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        given = {name: item for name, item in value.items() if item is not None}
+        # Not by pydantic's `forbid`: its message has no nearest name.
+        if cls.model_config.get("extra") != "allow":
+            known = _known_names(cls)
+            unknown = [name for name in given if name not in known and name not in (info.context or ())]
+            if unknown:
+                raise ValueError(
+                    unknown_text("field", unknown, [to_camel(name) for name in cls.model_fields])
+                )
+        return given
 
     @model_validator(mode="before")
     @classmethod
@@ -86,18 +108,51 @@ class Message(BaseModel):
         return self
 
 
+@functools.cache
+def _known_names(kind: type[Message]) -> frozenset[str]:
+    """Return all names under which a message takes a field, or ignores it."""
+    names = {*kind.model_fields, *kind.without_effect}
+    for name, field in kind.model_fields.items():
+        names |= {to_camel(name), field.alias or name}
+        if isinstance(field.validation_alias, AliasChoices):
+            names.update(choice for choice in field.validation_alias.choices if isinstance(choice, str))
+        elif isinstance(field.validation_alias, str):
+            names.add(field.validation_alias)
+    return frozenset(names)
+
+
+def unknown_text(kind: str, names: Sequence[str], known: Iterable[str]) -> str:
+    """Return what is wrong with names that nothing has, with the nearest that something has.
+
+    Args:
+        kind: what they are, such as ``field``.
+        names: the unknown ones.
+        known: those that exist.
+    """
+    spelled = {one.lower(): one for one in known}
+    texts = []
+    for name in names[:_MOST_PROBLEMS]:
+        near = difflib.get_close_matches(to_camel(name).lower(), spelled, 1, cutoff=0.6)
+        hint = f" Did you mean `{spelled[near[0]]}`?" if near else ""
+        texts.append(f"There is no {kind} `{name[:_LONGEST_SHOWN]}`.{hint}")
+    return " ".join(texts).removesuffix(".")
+
+
 def fits_64_bits(number: int) -> bool:
     """Return whether the database can store an integer."""
     return -(1 << 63) <= number < 1 << 63
 
 
-def parse_message(kind: type[MessageT], body: bytes, bare_list: str | None = None) -> MessageT:
+def parse_message(
+    kind: type[MessageT], body: bytes, bare_list: str | None = None, repeated: frozenset[str] = frozenset()
+) -> MessageT:
     """Parse a request body; an empty body is an empty message.
 
     Args:
         kind: the class of the message.
         body: JSON text.
         bare_list: if the body is a list, the field of the message that receives it; None accepts no list.
+        repeated: further names that are known: those of the address, which clients of Determined repeat.
 
     Raises:
         InvalidArgumentError: the body is not a JSON object, or does not match; every wrong field is named.
@@ -108,7 +163,7 @@ def parse_message(kind: type[MessageT], body: bytes, bare_list: str | None = Non
     if not isinstance(content, dict):
         raise InvalidArgumentError(f"The body must be a JSON object, received {type(content).__name__}.")
     try:
-        return kind.model_validate(content)
+        return kind.model_validate(content, context=repeated)
     except ValidationError as error:
         raise InvalidArgumentError(validation_text(error.errors())) from None
 

@@ -269,7 +269,10 @@ def test_a_comparison_gives_no_more_points_than_were_asked_for(world, trial):
         ({}, "metricNames"),
         ({"metricIds": "loss"}, "group.metric_name"),
         ({"metricNames": "loss", "startBatches": 5, "endBatches": 5}, "above"),
-        ({"metricNames": "loss", "timeSeriesFilter.name": "epoch"}, "not supported"),
+        (
+            {"metricNames": "loss", "timeSeriesFilter.name": "epoch"},
+            "There is no parameter `timeSeriesFilter.name`",
+        ),
         ({"metricNames": "loss", "smoothing": 1}, "smoothing"),
         ({"metricNames": "loss", "metricType": "METRIC_TYPE_PROFILING"}, "group"),
     ],

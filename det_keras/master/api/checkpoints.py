@@ -70,6 +70,8 @@ MetricSortQuery = Annotated[
 class ReportBody(Message):
     """A checkpoint whose files are stored."""
 
+    without_effect = frozenset({"training"})
+
     uuid: str
     task_id: str
     allocation_id: str = ""
@@ -101,6 +103,11 @@ class PatchBody(Message):
 
 class CheckpointMetadata(Message):
     """The new metadata of a checkpoint."""
+
+    # Clients of Determined send the whole checkpoint; only its metadata can be changed.
+    without_effect = frozenset(
+        {"allocationId", "reportTime", "resources", "state", "storageId", "taskId", "training", "uuid"}
+    )
 
     metadata: dict[str, Any] = Field(default_factory=dict)
 

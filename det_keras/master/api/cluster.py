@@ -37,6 +37,8 @@ class DisableBody(Message):
 class PreviewBody(Message):
     """A config whose search is previewed."""
 
+    without_effect = frozenset({"seed"})
+
     config: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -28,6 +28,8 @@ router = APIRouter(prefix="/api/v1/commands")
 class CreateBody(Message):
     """A job to run."""
 
+    without_effect = frozenset({"data"})
+
     config: dict[str, Any]
     files: FileEntries
     workspace_id: int | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from det_keras.master.database.lookups import find_trial
@@ -30,7 +30,6 @@ _GROUP_OF_TYPE = {"TRAINING": TRAINING, "VALIDATION": VALIDATION}
 
 @router.get("/time-series")
 def compare(
-    request: Request,
     master: MasterDep,
     trial_ids: Annotated[
         list[int], Query(alias="trialIds", description="The trials, in the order of the response.")
@@ -62,11 +61,6 @@ def compare(
     ] = 0.0,
 ) -> Response:
     """Return curves of metrics, each downsampled to `maxDatapoints` points that look the same."""
-    for name in request.query_params:
-        if name.startswith("timeSeriesFilter"):
-            raise InvalidArgumentError(
-                f"`{name}` is not supported. Use `startBatches` and `endBatches` to select a part."
-            )
     if end_batches and end_batches <= start_batches:
         raise InvalidArgumentError("`endBatches` must be above `startBatches`.")
     wanted = _wanted(metric_ids, metric_names, _groups(group, metric_type))

@@ -70,6 +70,8 @@ class ManyMetricsBody(Message):
 class OldMetricsBody(Message):
     """A report in the form of old clients: flat, or nested as in the current form."""
 
+    without_effect = frozenset({"reportTime", "trialId"})
+
     trial_run_id: int
     steps_completed: int = 0
     metrics: dict[str, Any] = Field(default_factory=dict)

@@ -38,6 +38,8 @@ _Id = Annotated[str, Field(min_length=1, max_length=255)]
 class CreateBody(Message):
     """An unmanaged trial to create."""
 
+    without_effect = frozenset({"unmanaged"})
+
     experiment_id: int
     hparams: dict[str, Any] = Field(default_factory=dict)
 

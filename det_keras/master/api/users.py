@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy import ColumnElement, select
@@ -45,6 +45,8 @@ class ManyBody(Message):
 
 class NewUser(Message):
     """A user to create."""
+
+    without_effect = frozenset({"id", "lastAuthAt", "modifiedAt", "remote"})
 
     username: str = ""
     display_name: Annotated[str, Field(max_length=255)] | None = None
@@ -94,11 +96,18 @@ def delete_view(master: MasterDep, caller: CallerDep, view_id: int) -> Response:
 
 
 @router.get("/api/v1/users")
-def users(master: MasterDep, page: PageDep, active: bool | None = None) -> Response:
-    """List the users; with `active` only active, or only inactive, users."""
+def users(
+    master: MasterDep,
+    page: PageDep,
+    active: bool | None = None,
+    admin: bool | None = None,
+    name: Annotated[str, Query(description="Part of a name, in upper or lower case.")] = "",
+) -> Response:
+    """List the users: only active or inactive ones, only administrators or others, only those with a name."""
     with master.store.reading() as session:
         rows = session.scalars(select(UserRow).order_by(UserRow.id)).all()
-        rows = [row for row in rows if active is None or row.active == active]
+        rows = [row for row in rows if active in (None, row.active) and admin in (None, row.admin)]
+        rows = [row for row in rows if name.lower() in f"{row.username} {row.display_name}".lower()]
         return reply(paged("users", rows, page, lambda part: [user_shape(row) for row in part]))
 
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from fastapi import Depends, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic.alias_generators import to_camel
 
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.server.admission import Admission, Place
 from det_keras.master.server.bodies import MOST_BYTES, read_body
-from det_keras.master.wire import Message, parse_message
+from det_keras.master.wire import Message, parse_message, unknown_text
 
 MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
 
 # Longer bodies are parsed on another thread, so that the event loop is not blocked.
 _LONG_BYTES = 1 << 16
+# Parameters of Determined that change nothing here: of lists that are always empty, of pools that are bound to nothing.
+_LIST = frozenset({"sortBy", "users", "userIds", "workspaceId"})
+_WITHOUT_EFFECT = {
+    "/api/v1/notebooks": _LIST,
+    "/api/v1/shells": _LIST,
+    "/api/v1/resource-pools": frozenset({"unbound"}),
+    "/api/v1/experiments": frozenset({"showTrialData"}),
+}
+_PARAMETERS: dict[object, frozenset[str]] = {}
 _MESSAGES: dict[object, type[Message]] = {}
 
 
@@ -110,9 +122,41 @@ async def _read_body(
         ApiError: it is longer than `most_bytes`, or does not arrive.
     """
     content = await read_body(request.scope, request.receive, most_bytes)
+    names = [to_camel(name) for name in request.path_params]
+    # `PATCH /experiments/7` has an `id` as well.
+    repeated = frozenset([*names, *(["id"] if names else [])])
     if len(content) > _LONG_BYTES:
-        return await anyio.to_thread.run_sync(parse_message, kind, content, bare_list)
-    return parse_message(kind, content, bare_list)
+        return await anyio.to_thread.run_sync(parse_message, kind, content, bare_list, repeated)
+    return parse_message(kind, content, bare_list, repeated)
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse a call with a parameter in its address that it has not: an answer would seem to heed it.
+
+    Raises:
+        InvalidArgumentError: there are some; the nearest known ones are named.
+    """
+    route = request.scope["route"]
+    # What is behind a proxy has parameters of its own.
+    if not request.query_params or not route.path.startswith("/api/"):
+        return
+    known = _parameters_of(route) | _WITHOUT_EFFECT.get(route.path, frozenset())
+    unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
+    if unknown:
+        raise InvalidArgumentError(unknown_text("parameter", unknown, sorted(known)) + ".")
+
+
+def _parameters_of(route: APIRoute) -> frozenset[str]:
+    # By the function: routes cannot be hashed.
+    if route.endpoint not in _PARAMETERS:
+        _PARAMETERS[route.endpoint] = frozenset(_parameters(route.dependant))
+    return _PARAMETERS[route.endpoint]
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _parameters(inner)
 
 
 def message_of(dependency: object) -> type[Message] | None:

@@ -22,7 +22,7 @@ from det_keras.master.server.responses import reply
 _INTRODUCTION = (
     "The subset of Determined's REST API that this master serves. Any other call below `/api/v1` returns status "
     "501 and the name of the call. Bodies are JSON in camelCase or snake_case; the Content-Type is ignored. Null means "
-    "absent; unknown fields are ignored."
+    "absent; unknown fields and parameters are refused."
 )
 _REF = "#/components/schemas/{model}"
 _ERROR = {
