@@ -10,7 +10,7 @@ from __future__ import annotations
 from det_keras.config.experiment import ExperimentConfig
 from det_keras.config.fields.checkpoint_storage import CheckpointStorage
 from det_keras.config.fields.environment import RESERVED_VARIABLES, Environment
-from det_keras.config.fields.log_policies import LogPattern, LogPatternError, LogPolicy
+from det_keras.config.fields.log_policies import LogPattern, LogPatternError, LogPatterns, LogPolicy
 from det_keras.config.fields.resources import Resources
 from det_keras.config.fields.small_sections import LONGEST_RETENTION_DAYS
 from det_keras.config.job import JobConfig
@@ -43,6 +43,7 @@ __all__ = [
     "LoadedConfig",
     "LogPattern",
     "LogPatternError",
+    "LogPatterns",
     "LogPolicy",
     "RandomStream",
     "Resources",

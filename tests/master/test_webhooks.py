@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
+from det_keras.config import LogPatterns
 from det_keras.master.database.models import DeliveryRow, ExperimentRow
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.services import webhook_sender
@@ -225,6 +226,22 @@ def test_pattern_that_branches_does_not_hold_up_the_master(world, client, admin,
     world.pool.say(allocation_id, "a" * 8_000 + "!\n")
     eventually(lambda: any("a!" in line["message"] for line in client.log(trial["id"])))
     assert queued(world) == []
+
+
+def test_patterns_of_all_webhooks_are_bounded(admin, receiver):
+    for _ in range(10):
+        make(admin, receiver.url, *[on_line("nan")] * 10)
+    assert "at most 100 patterns" in make(admin, receiver.url, on_line("nan"), status=400)
+    make(admin, receiver.url)
+
+
+def test_patterns_that_are_too_large_together_are_matched_one_by_one():
+    texts = ["(a|aa)+b", "loss: nan", *(f"(a|aa)+b{number}.{{0,200}}c" for number in range(200))]
+    patterns = LogPatterns(texts)
+    assert patterns._together is None
+    assert list(patterns.in_line("loss: nan\n")) == [1]
+    assert sorted(LogPatterns(texts[:2]).in_line("loss: nan aab\n")) == [0, 1]
+    assert list(LogPatterns([]).in_line("x")) == []
 
 
 def test_alert_of_a_script_is_told_once_whatever_is_repeated(world, client, admin, receiver):

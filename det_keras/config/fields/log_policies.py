@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +101,8 @@ class LogPattern:
     """
 
     def __init__(self, text: str) -> None:
-        options = re2.Options()
-        # Otherwise RE2 also writes its errors to stderr.
-        options.log_errors = False
         try:
-            self._compiled = re2.compile(text, options)
+            self._compiled = re2.compile(text, _options())
         except re2.error as error:
             # RE2's message is bytes.
             reason = error.args[0].decode() if error.args else "it is too complex"
@@ -118,5 +115,42 @@ class LogPattern:
 
     def is_in(self, line: str) -> bool:
         """Return whether a line contains the pattern; ``$`` matches before the line break at the end."""
-        found = self._compiled.search(line.removesuffix("\n").encode(errors="replace"))
-        return found is not None
+        return self._compiled.search(_searched(line)) is not None
+
+
+class LogPatterns:
+    """Several patterns, which are searched for in one pass over a line, however many they are.
+
+    Args:
+        texts: as of `LogPattern`.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._patterns = [LogPattern(text) for text in texts]
+        self._together = re2.Set.SearchSet(_options())
+        try:
+            for text in texts:
+                self._together.Add(text)
+            self._together.Compile()
+        except re2.error:
+            # Together they are too large for RE2's memory.
+            self._together = None
+
+    def in_line(self, line: str) -> Iterable[int]:
+        """Return which of the patterns a line contains."""
+        if self._together is not None:
+            # None if there is none.
+            found: Iterable[int] | None = self._together.Match(_searched(line)) if self._patterns else None
+            return found or ()
+        return [number for number, pattern in enumerate(self._patterns) if pattern.is_in(line)]
+
+
+def _options() -> Any:
+    options = re2.Options()
+    # Otherwise RE2 also writes its errors to stderr.
+    options.log_errors = False
+    return options
+
+
+def _searched(line: str) -> bytes:
+    return line.removesuffix("\n").encode(errors="replace")

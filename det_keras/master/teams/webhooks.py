@@ -16,7 +16,7 @@ from sqlalchemy import delete as delete_from
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from det_keras.config import LogPattern, LogPatternError
+from det_keras.config import LogPattern, LogPatternError, LogPatterns
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import (
@@ -45,6 +45,8 @@ from det_keras.protocol.values import now
 #: Webhooks of a master, and triggers of each.
 MOST_WEBHOOKS = 100
 MOST_TRIGGERS = 10
+#: Patterns of all webhooks: each line of a log is looked at.
+MOST_PATTERNS = 100
 #: Events of a webhook that wait; further ones are dropped, with a line in the log of the master.
 MOST_WAITING = 10_000
 #: Attempts to send an event; the waits between them grow from 2 seconds to an hour.
@@ -98,7 +100,15 @@ class _Trigger:
     kind: str
     state: str
     regex: str
-    pattern: LogPattern | None
+
+
+@dataclass(frozen=True)
+class _Triggers:
+    """All triggers, and those on lines of logs with their patterns."""
+
+    every: Sequence[_Trigger]
+    on_lines: Sequence[_Trigger]
+    patterns: LogPatterns
 
 
 def find_webhook(session: Session, caller: Caller, webhook_id: int) -> WebhookRow:
@@ -177,6 +187,11 @@ def create(tx: Transaction, caller: Caller, draft: Draft) -> WebhookRow:
         owner_id=caller.user_id,
         triggers=_checked(draft.triggers),
     )
+    is_line = sum(trigger["type"] == TASK_LOG for trigger in row.triggers)
+    if is_line and len(_triggers(tx).on_lines) + is_line > MOST_PATTERNS:
+        raise FailedPreconditionError(
+            f"The webhooks of a master have at most {MOST_PATTERNS} patterns of lines."
+        )
     tx.add(row)
     tx.flush()
     _forget(tx)
@@ -225,7 +240,7 @@ def queue_test(tx: Transaction, caller: Caller, webhook_id: int) -> DeliveryRow:
 
 def queue_state_changes(tx: Transaction) -> None:
     """Queue the events for the experiments whose states a transaction has changed, before its commit."""
-    triggers = [trigger for trigger in _triggers(tx) if trigger.kind == STATE_CHANGE]
+    triggers = [trigger for trigger in _triggers(tx).every if trigger.kind == STATE_CHANGE]
     if not triggers:
         return
     for experiment_id in sorted(tx.queue_changes.activity):
@@ -248,7 +263,7 @@ def queue_alert(
         trial_id: number of its trial; None for none.
         event_id: a repetition with the same one is no further event; empty for none.
     """
-    triggers = [trigger for trigger in _triggers(tx) if trigger.kind == CUSTOM]
+    triggers = [trigger for trigger in _triggers(tx).every if trigger.kind == CUSTOM]
     meant = _meant(tx, triggers, experiment)
     about = f"alert {alert.title}".strip()
     _queue_about(tx, meant, experiment, about, alert=alert, trial_id=trial_id, reason=event_id)
@@ -257,12 +272,15 @@ def queue_alert(
 
 def queue_lines(tx: Transaction, task_id: str, node: str | None, texts: Sequence[str]) -> None:
     """Queue the events for the first of some lines of a task that match a trigger which has not matched before."""
-    for trigger in _triggers(tx):
-        if trigger.pattern is None:
-            continue
-        line = next((text for text in texts if trigger.pattern.is_in(text)), None)
-        if line is not None:
-            _queue_line(tx, trigger, task_id, node or "", line)
+    triggers = _triggers(tx)
+    if not triggers.on_lines:
+        return
+    first: dict[int, str] = {}
+    for text in texts:
+        for number in triggers.patterns.in_line(text):
+            first.setdefault(number, text)
+    for number, line in sorted(first.items()):
+        _queue_line(tx, triggers.on_lines[number], task_id, node or "", line)
 
 
 def _queue_line(tx: Transaction, trigger: _Trigger, task_id: str, node: str, line: str) -> None:
@@ -365,12 +383,14 @@ def _meant(tx: Transaction, triggers: Sequence[_Trigger], experiment: Experiment
     ]
 
 
-def _triggers(tx: Transaction) -> Sequence[_Trigger]:
+def _triggers(tx: Transaction) -> _Triggers:
     """Return the triggers of all webhooks, which are kept in memory: each line of a log asks for them."""
-    found: Sequence[_Trigger] | None = tx.take(_CACHE)
+    found: _Triggers | None = tx.take(_CACHE)
     if found is None:
         rows = tx.scalars(select(WebhookRow).order_by(WebhookRow.id)).all()
-        found = tuple(_trigger(row, trigger) for row in rows for trigger in row.triggers)
+        every = [_trigger(row, trigger) for row in rows for trigger in row.triggers]
+        on_lines = [trigger for trigger in every if trigger.kind == TASK_LOG]
+        found = _Triggers(every, on_lines, LogPatterns([trigger.regex for trigger in on_lines]))
         tx.kept[_CACHE] = found
     return found
 
@@ -381,7 +401,6 @@ def _forget(tx: Transaction) -> None:
 
 
 def _trigger(row: WebhookRow, trigger: Mapping[str, Any]) -> _Trigger:
-    regex = str(trigger["condition"].get("regex", ""))
     return _Trigger(
         webhook_id=row.id,
         name=row.name,
@@ -391,8 +410,7 @@ def _trigger(row: WebhookRow, trigger: Mapping[str, Any]) -> _Trigger:
         id=trigger["id"],
         kind=trigger["type"],
         state=str(trigger["condition"].get("state", "")),
-        regex=regex,
-        pattern=LogPattern(regex) if trigger["type"] == TASK_LOG else None,
+        regex=str(trigger["condition"].get("regex", "")),
     )
 
 
