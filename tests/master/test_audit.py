@@ -141,6 +141,18 @@ def test_entry_is_in_the_transaction_of_the_change(world, client):
     assert not client.experiment(number)["archived"]
 
 
+def test_call_with_several_transactions_has_one_entry_for_each_thing(world, client):
+    number = client.create()
+    known = len(stored(world))
+    path = f"/api/v1/experiments/{number}/notes"
+    scope = {"method": "PUT", "path": path, "path_params": {}, "client": ("1.2.3.4", 5)}
+    with acting(Author(scope, 1, "admin")):
+        for text in ("one", "two"):
+            with world.master.store.writing() as tx:
+                tx.get(ExperimentRow, number).notes = text
+    assert [entry.verb for entry in stored(world)[known:]] == ["change notes"]
+
+
 def test_each_experiment_of_a_bulk_call_has_its_entry(client):
     numbers = [client.create() for _ in range(3)]
     client.post("/api/v1/projects/1/experiments/kill", {"projectId": 1, "experimentIds": numbers[:2]})

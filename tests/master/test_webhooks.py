@@ -204,9 +204,12 @@ def test_line_of_a_log_is_told_once_for_each_task(world, client, admin, receiver
     make(admin, receiver.url, on_line("loss: nan"), webhookType="WEBHOOK_TYPE_SLACK")
     make(admin, receiver.url, on_line("cuda"))
     _, trial, allocation_id = world.launch()
-    for _ in range(3):
+    for count in range(1, 4):
         world.pool.say(allocation_id, "epoch 1, loss: nan <!channel>\n")
-        eventually(lambda: any("nan" in line["message"] for line in client.log(trial["id"])))
+        # One by one: each is looked at in a transaction of its own.
+        eventually(
+            lambda count=count: sum("nan" in line["message"] for line in client.log(trial["id"])) == count
+        )
     told, slack = sorted(receiver.wait(2), key=len, reverse=True)
     assert told["event_type"] == "TASK_LOG"
     assert told["condition"] == {"regex": "loss: nan"}
@@ -428,6 +431,7 @@ def test_addresses_of_own_networks_are_refused_unless_allowed(address):
     network = ipaddress.ip_network(address)
     assert Networks([network]).allows(address)
     assert Networks().allows("93.184.215.14")
+    assert LOOPBACK.allows("::ffff:127.0.0.1")
     assert Networks().allows("2606:2800:21f:cb07:6820:80da:af6b:8b2c")
 
 
