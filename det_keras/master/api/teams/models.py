@@ -81,6 +81,9 @@ class VersionBody(DescribedBody):
 class NewVersionBody(VersionBody):
     """A checkpoint to register as the next version."""
 
+    # As in the address.
+    without_effect = frozenset({"modelName"})
+
     checkpoint_uuid: str
     # Not in Determined's API, as what follows.
     aliases: list[str] = Field(default_factory=list)
@@ -96,6 +99,8 @@ class AliasBody(Message):
 
 class MoveBody(Message):
     """The destination of a model."""
+
+    without_effect = frozenset({"modelName"})
 
     destination_workspace_id: int
 
