@@ -39,7 +39,7 @@ class Known:
     def __init__(self, world: Any, config: str = SINGLE) -> None:
         self.world = world
         client = world.client
-        self.experiment_id, self.trial, self.allocation_id = world.launch(config, name="known")
+        self.experiment_id, self.trial, self.allocation_id = world.launch(config)
         body = {"uuid": UUID, "taskId": self.trial["taskId"], "metadata": {"steps_completed": 1}}
         client.post("/api/v1/checkpoints", body)
         client.report(self.trial["id"], "validation", 1, {"loss": 1.0})
