@@ -124,6 +124,7 @@ class ExperimentConfig(Section):
         preemption_timeout: seconds that a paused trial may take to save before it is killed; None for
             3600.
         debug: log at level DEBUG in the trial.
+        integrations: other systems that take part, such as webhooks.
         internal: rejected; the original's master sets it.
     """
 
