@@ -540,19 +540,20 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     "det user logout": HelpText.of("Log out.", "det user logout"),
     "det user list": HelpText.of("List the users of the master.", "det user list"),
     "det user create": HelpText.of(
-        "Create a user, as an administrator. The password is asked for, or read from a pipe.",
-        "det -u admin user create ada",
-        "det -u admin user create bob --admin",
+        "Create a user. Only administrators may: after `det user login admin`, or with `det -u admin`. The password is\n"
+        "asked for, or read from a pipe.",
+        "det user create ada",
+        "det user create bob --admin",
     ),
     "det user change-password": HelpText.of(
         "Change your password, or as an administrator that of another user. It ends the other logins.",
         "det user change-password",
-        "det -u admin user change-password ada",
+        "det user change-password ada",
     ),
-    "det user activate": HelpText.of("Let a user log in again.", "det -u admin user activate ada"),
+    "det user activate": HelpText.of("Let a user log in again.", "det user activate ada"),
     "det user deactivate": HelpText.of(
         "End the logins and the tokens of a user, who cannot log in any more. What the user has made stays.",
-        "det -u admin user deactivate ada",
+        "det user deactivate ada",
     ),
     "det preview-search": HelpText.of(
         "Show how many trials a config would train, and for how long.",

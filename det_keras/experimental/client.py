@@ -1,4 +1,4 @@
-"""Experiments, trials and checkpoints from a notebook or a script: ``det.experimental.client.get_experiment(7)``.
+"""Experiments, trials, models and teams from a notebook or a script: ``det.experimental.client.get_experiment(7)``.
 
 It works with any master that implements the protocol. Names are those of Determined's own SDK where it has them; those
 of its names that are absent here say so when they are used. An object has the state of the time when it was fetched,
@@ -27,6 +27,7 @@ from det_keras.experimental.models import (
     OrderBy,
 )
 from det_keras.experimental.submission import submit
+from det_keras.experimental.teams import Project, Team, User, Workspace
 from det_keras.experimental.trial import Trial, TrialMetrics
 from det_keras.experimental.trial_table import TrialTable
 from det_keras.protocol.metrics import VALIDATION
@@ -41,25 +42,38 @@ __all__ = [
     "ModelSortBy",
     "ModelVersion",
     "OrderBy",
+    "Project",
     "Trial",
     "TrialMetrics",
     "TrialReference",
     "TrialTable",
+    "User",
+    "Workspace",
     "create_experiment",
     "create_model",
+    "create_user",
+    "create_workspace",
+    "delete_workspace",
     "get_checkpoint",
     "get_experiment",
     "get_model",
     "get_model_by_id",
     "get_model_labels",
     "get_models",
+    "get_session_username",
     "get_trial",
+    "get_user_by_id",
+    "get_user_by_name",
+    "get_workspace",
     "iter_trials_metrics",
     "list_experiments",
     "list_models",
+    "list_users",
+    "list_workspaces",
     "login",
     "logout",
     "trial_table",
+    "whoami",
 ]
 
 #: The names before 0.21 of Determined.
@@ -72,29 +86,16 @@ _ABSENT = frozenset(
         "DownloadMode",
         "ExperimentState",
         "Oauth2ScimClient",
-        "Project",
         "TrainingMetrics",
         "TrialOrderBy",
         "TrialSortBy",
-        "User",
         "ValidationMetrics",
-        "Workspace",
         "add_oauth_client",
-        "create_user",
-        "create_workspace",
-        "delete_workspace",
-        "get_session_username",
-        "get_user_by_id",
-        "get_user_by_name",
-        "get_workspace",
         "list_oauth_clients",
-        "list_users",
-        "list_workspaces",
         "remove_oauth_client",
         "stream_trials_metrics",
         "stream_trials_training_metrics",
         "stream_trials_validation_metrics",
-        "whoami",
     ]
 )
 
@@ -105,7 +106,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class Determined(ModelRegistry):
+class Determined(ModelRegistry, Team):
     """A connection with a master, as the same user for all its objects.
 
     Args:
@@ -447,6 +448,56 @@ def get_models(*arguments: Any, **filters: Any) -> list[Model]:
 def get_model_labels() -> list[str]:
     """Return the labels of all models of the registry; see `Determined.get_model_labels`."""
     return _connection().get_model_labels()
+
+
+def create_workspace(name: str) -> Workspace:
+    """Create a workspace; see `Determined.create_workspace`."""
+    return _connection().create_workspace(name)
+
+
+def get_workspace(name: str) -> Workspace:
+    """Return the workspace with a name; see `Determined.get_workspace`."""
+    return _connection().get_workspace(name)
+
+
+def list_workspaces() -> list[Workspace]:
+    """Return all workspaces; see `Determined.list_workspaces`."""
+    return _connection().list_workspaces()
+
+
+def delete_workspace(name: str) -> None:
+    """Delete a workspace with all that is in it; see `Determined.delete_workspace`."""
+    _connection().delete_workspace(name)
+
+
+def create_user(username: str, admin: bool, password: str | None = None) -> User:
+    """Create a user; see `Determined.create_user`."""
+    return _connection().create_user(username, admin, password)
+
+
+def get_user_by_name(user_name: str) -> User:
+    """Return the user with a name; see `Determined.get_user_by_name`."""
+    return _connection().get_user_by_name(user_name)
+
+
+def get_user_by_id(user_id: int) -> User:
+    """Return the user with a number; see `Determined.get_user_by_id`."""
+    return _connection().get_user_by_id(user_id)
+
+
+def list_users(active: bool | None = None) -> list[User]:
+    """Return the users; see `Determined.list_users`."""
+    return _connection().list_users(active)
+
+
+def whoami() -> User:
+    """Return the user as whom this process calls; see `Determined.whoami`."""
+    return _connection().whoami()
+
+
+def get_session_username() -> str:
+    """Return the name of the user as whom this process calls; see `Determined.whoami`."""
+    return _connection().get_session_username()
 
 
 def _connection() -> Determined:

@@ -159,20 +159,52 @@ def test_every_name_can_be_imported(run, module, names):
 @pytest.mark.parametrize(
     ("used", "name"),
     [
-        ("User.get()", "client.User"),
-        ("client.create_user('a', False)", "client.create_user"),
-        ("Determined().get_workspace('m')", "Determined.get_workspace"),
-        ("isinstance(1, User)", "client.User"),
+        ("TrialSortBy.ID", "client.TrialSortBy"),
+        ("client.list_oauth_clients()", "client.list_oauth_clients"),
+        ("Determined().list_oauth_clients()", "Determined.list_oauth_clients"),
+        ("isinstance(1, TrialSortBy)", "client.TrialSortBy"),
     ],
 )
 def test_what_is_not_there_says_what_to_do(run, used, name):
     done = run(
-        f"from determined.experimental.client import Determined, User; "
+        f"from determined.experimental.client import Determined, TrialSortBy; "
         f"from determined.experimental import client; {used}"
     )
     last = done.stderr.splitlines()[-1]
     assert f"det_keras has no `determined.experimental.{name}`. Install the original" in last
     assert "det deploy local credentials" in last
+
+
+def test_workspaces_projects_and_users_are_those_of_the_commands(run):
+    done = run(
+        """
+from determined.experimental import client
+workspace = client.create_workspace("sdk")
+project = workspace.create_project("digits", "Handwriting")
+project.set_key("DIG")
+project.add_note("Baseline", "SGD")
+project.add_note("Other", "Adam")
+project.remove_note("Other")
+project.archive()
+found = client.get_workspace("sdk").get_project("digits")
+print(found.key, found.description, found.archived, found.notes, found.list_experiments())
+project.unarchive()
+workspace.delete_project("digits")
+print([one.name for one in workspace.list_projects()], "sdk" in [one.name for one in client.list_workspaces()])
+client.delete_workspace("sdk")
+me = client.whoami()
+print(me.username == client.get_session_username(), client.get_user_by_id(me.user_id).username == me.username)
+print(client.get_user_by_name("admin").admin, len(client.list_users(active=True)) > 1)
+client.get_workspace("sdk")
+"""
+    )
+    assert done.stdout.splitlines() == [
+        "DIG Handwriting True [{'name': 'Baseline', 'contents': 'SGD'}] []",
+        "[] True",
+        "True True",
+        "True True",
+    ], done.stderr
+    assert done.stderr.splitlines()[-1].endswith("There is no workspace 'sdk'.")
 
 
 def test_argument_that_is_not_there_is_named(run):

@@ -96,7 +96,7 @@ def _change_password(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         name = args.name or session.api.accounts.me()["username"]
         user_id = session.api.accounts.user(name)["id"]
-        session.api.accounts.change_user(user_id, password=_new_password(name))
+        session.api.accounts.change_user(user_id, password=_new_password(name), isHashed=False)
     print(f"Changed the password of {name}, which ends the other logins of this user")
     return 0
 

@@ -19,7 +19,7 @@ from det_keras.master.experiments.reporting import controller_of, report_metrics
 from det_keras.master.reports import metrics
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.server.responses import reply
-from det_keras.master.wire import Message, from_timestamp
+from det_keras.master.wire import Message, encode_json, from_timestamp, parse_message
 from det_keras.protocol import states
 from det_keras.protocol.metrics import MOST_TOGETHER, TRAINING, VALIDATION, number
 
@@ -295,8 +295,8 @@ def _store_report(master: MasterDep, sent: metrics.Report) -> None:
 
 
 def _modern(trial_id: int, group: str, old: OldMetricsBody) -> metrics.Report:
-    values = MetricValues.model_validate(old.metrics)
     is_nested = "avgMetrics" in old.metrics or "avg_metrics" in old.metrics
+    values = parse_message(MetricValues, encode_json(old.metrics) if is_nested else b"")
     return metrics.Report(
         trial_id=trial_id,
         run_id=old.trial_run_id,

@@ -47,17 +47,15 @@ class Accounts:
         body = {"user": user, "password": password, "isHashed": False}
         self._transport.post("/api/v1/users", body, repeatable=False)
 
-    def change_user(self, user_id: int, *, password: str | None = None, active: bool | None = None) -> None:
-        """Change a user; absent fields stay as they are.
+    def change_user(self, user_id: int, **changes: Any) -> dict[str, Any]:
+        """Change a user and return it.
 
         Args:
             user_id: number of the user.
-            password: the new password, not hashed.
-            active: whether the user may log in.
+            changes: fields of the call: `username`, `displayName`, `active`, and `password` with `isHashed`.
         """
-        body = {"password": password, "isHashed": False, "active": active}
-        given = {name: value for name, value in body.items() if value is not None}
-        self._transport.patch(f"/api/v1/users/{user_id}", given)
+        changed: dict[str, Any] = self._transport.patch(f"/api/v1/users/{user_id}", changes)["user"]
+        return changed
 
     def log_in(self, username: str, password: str) -> str:
         """Log in and return a new token."""

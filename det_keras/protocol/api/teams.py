@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -112,6 +112,10 @@ class Projects:
         # A second try would add a second note.
         body = {"name": name, "contents": contents}
         self._transport.post(f"{_PROJECTS}/{project_id}/notes", body, repeatable=False)
+
+    def set_notes(self, project_id: int, notes: Sequence[Mapping[str, str]]) -> None:
+        """Replace all notes of a project, each with `name` and `contents`."""
+        self._transport.put(f"{_PROJECTS}/{project_id}/notes", {"notes": list(notes)})
 
     def take(self, project_id: int, experiment_id: int) -> None:
         """Move an experiment to a project."""
