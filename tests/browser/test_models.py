@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 from master.conftest import RealMaster
-from master.fakes import eventually
+from master.fakes import eventually, store_checkpoint
 from playwright.sync_api import expect
 
 from browser.conftest import log_in
 from browser.watch import accessibility_faults
 from det_keras.home import Home
-from det_keras.storage import DirectoryStorage
 
 EVIL = '<b onclick="x">"\'& digits'
 
@@ -33,21 +31,10 @@ def checkpoints(site):
     (trial,) = eventually(lambda: site.client.trials(number))
     made = []
     for steps in (10, 20):
-        uuid = str(uuid4())
-        with DirectoryStorage(site.home.checkpoints).store_path(uuid) as path:
-            (path / "model.keras").write_bytes(b"model")
         site.client.report(
             trial["id"], "validation", steps, {"val_loss": 1 / steps, "val_accuracy": 0.5}, run_id=0
         )
-        body = {
-            "uuid": uuid,
-            "taskId": trial["taskId"],
-            "state": "STATE_COMPLETED",
-            "resources": {"model.keras": "5"},
-            "metadata": {"steps_completed": steps, "keras": "3.9.9"},
-        }
-        site.client.post("/api/v1/checkpoints", body)
-        made.append(uuid)
+        made.append(store_checkpoint(site.home, site.client, trial, steps, keras="3.9.9"))
     return made
 
 

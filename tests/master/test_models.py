@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from det_keras.protocol.registry import ModelReference, name_problem
-from det_keras.storage import DirectoryStorage
-from master.fakes import Client, eventually
+from master.fakes import Client, eventually, store_checkpoint
 from master.test_doors import login
 
 
@@ -33,23 +32,7 @@ def client(world) -> Client:
 def trained(world):
     """A running trial, its launch, and a function that writes a checkpoint of it after some batches."""
     number, trial, launch = world.launch()
-    return number, trial["id"], launch, partial(save, world, trial)
-
-
-def save(world, trial, steps):
-    """Write a checkpoint and report it; return its UUID."""
-    uuid = str(uuid4())
-    with DirectoryStorage(world.home.checkpoints).store_path(uuid) as path:
-        (path / "model.keras").write_bytes(b"model")
-    body = {
-        "uuid": uuid,
-        "taskId": trial["taskId"],
-        "state": "STATE_COMPLETED",
-        "resources": {"model.keras": "5"},
-        "metadata": {"steps_completed": steps},
-    }
-    world.client.post("/api/v1/checkpoints", body)
-    return uuid
+    return number, trial["id"], launch, partial(store_checkpoint, world.home, world.client, trial)
 
 
 def state_of(client, uuid):

@@ -7,14 +7,12 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 import httpx
 import pytest
 
 from det_keras.master import process
-from det_keras.storage import DirectoryStorage
-from master.fakes import SINGLE, eventually
+from master.fakes import SINGLE, eventually, store_checkpoint
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
@@ -68,20 +66,7 @@ def change_all(client, told, checkpoints, number, projects, started):
 def stored_checkpoints(real, count):
     number = real.client.create(SINGLE, activate=False)
     (trial,) = eventually(lambda: real.client.trials(number))
-    made = []
-    for steps in range(1, count + 1):
-        uuid = str(uuid4())
-        with DirectoryStorage(real.home.checkpoints).store_path(uuid) as path:
-            (path / "model.keras").write_bytes(b"model")
-        body = {
-            "uuid": uuid,
-            "taskId": trial["taskId"],
-            "state": "STATE_COMPLETED",
-            "resources": {"model.keras": "5"},
-            "metadata": {"steps_completed": steps},
-        }
-        real.client.post("/api/v1/checkpoints", body)
-        made.append(uuid)
+    made = [store_checkpoint(real.home, real.client, trial, steps) for steps in range(1, count + 1)]
     return number, made
 
 
