@@ -13,15 +13,16 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply."""
+    big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     op.create_table(
         "disabled_slots",
         sa.Column("node", sa.Text().with_variant(sa.String(255), "sqlite"), nullable=False),
-        sa.Column("slot", sa.Integer(), nullable=False),
+        sa.Column("slot", big, nullable=False),
         sa.Column("is_draining", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("node", "slot", name="pk_disabled_slots"),
     )
     op.add_column("trials", sa.Column("excluded_nodes", sa.Text(), nullable=False, server_default="[]"))
-    op.add_column("trials", sa.Column("log_retention_days", sa.Integer()))
+    op.add_column("trials", sa.Column("log_retention_days", big))
 
 
 def downgrade() -> None:
