@@ -63,7 +63,6 @@ class Context:
         profiler: reports the load of the machines.
         searcher: lengths of training, for scripts of earlier releases.
         distributed: rank, size and the exchange of small objects.
-        experimental: tells the model registry what this task uses.
         backend: the destination of reports.
         tensorboard_mode: which workers write and upload TensorBoard's files.
     """
@@ -94,11 +93,15 @@ class Context:
         self.searcher = SearcherContext(backend, self.distributed, _configured_length(info))
         # Of several machines without a trial, only the chief's is reported.
         self.profiler = ProfilerContext(self.distributed, self._load_report)
-        self.experimental = ModelUse(self.open_registry if self.distributed.is_chief else None)
         self._load_reporter: LoadReporter | None = None
         self._uncaught: UncaughtHook | None = None
         # Digests of the models that this process has reported.
         self._models: set[bytes] = set()
+
+    @property
+    def experimental(self) -> ModelUse:
+        """Tells the model registry what this task uses."""
+        return ModelUse(self.open_registry if self.distributed.is_chief else None)
 
     @property
     def is_job(self) -> bool:

@@ -135,7 +135,7 @@ def unknown_text(kind: str, names: Sequence[str], known: Iterable[str]) -> str:
         near = difflib.get_close_matches(to_camel(name).lower(), spelled, 1, cutoff=0.6)
         hint = f" Did you mean `{spelled[near[0]]}`?" if near else ""
         texts.append(f"There is no {kind} `{name[:_LONGEST_SHOWN]}`.{hint}")
-    return " ".join(texts).removesuffix(".")
+    return " ".join(texts)
 
 
 def fits_64_bits(number: int) -> bool:
@@ -178,7 +178,8 @@ def validation_text(problems: list[Any]) -> str:
         texts.append(f"`{path}`: {text}" if path else text)
     if len(problems) > _MOST_PROBLEMS:
         texts.append(f"and {len(problems) - _MOST_PROBLEMS} more problems")
-    return "; ".join(texts) + "."
+    joined = "; ".join(texts)
+    return joined if joined.endswith((".", "?")) else f"{joined}."
 
 
 def decode_json(body: bytes) -> Any:

@@ -143,7 +143,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
     known = _parameters_of(route) | _WITHOUT_EFFECT.get(route.path, frozenset())
     unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
     if unknown:
-        raise InvalidArgumentError(unknown_text("parameter", unknown, sorted(known)) + ".")
+        raise InvalidArgumentError(unknown_text("parameter", unknown, sorted(known)))
 
 
 def _parameters_of(route: APIRoute) -> frozenset[str]:
