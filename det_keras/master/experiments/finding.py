@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 from det_keras.master.database.models import ExperimentRow, UserRow
 from det_keras.protocol import states
 
+# No experiment has this number.
+_LARGEST = (1 << 63) - 1
 #: What ACTIVE is shown as, depending on the processes of the trials.
 SHOWN_ACTIVE = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", "RUNNING"})
 
@@ -76,10 +78,11 @@ def _query(wanted: Wanted) -> Select[ExperimentRow]:
         query = query.where(ExperimentRow.id.in_(wanted.included))
     if wanted.excluded:
         query = query.where(ExperimentRow.id.not_in(wanted.excluded))
+    # One more or less than a number of 64 bits may be none.
     if wanted.least is not None:
-        query = query.where(ExperimentRow.id >= wanted.least)
+        query = query.where(ExperimentRow.id >= min(wanted.least, _LARGEST))
     if wanted.most is not None:
-        query = query.where(ExperimentRow.id <= wanted.most)
+        query = query.where(ExperimentRow.id <= max(wanted.most, -_LARGEST))
     if wanted.states:
         stored = {states.ACTIVE if state in SHOWN_ACTIVE else state for state in wanted.states}
         query = query.where(ExperimentRow.state.in_(stored))
