@@ -540,8 +540,8 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     "det user logout": HelpText.of("Log out.", "det user logout"),
     "det user list": HelpText.of("List the users of the master.", "det user list"),
     "det user create": HelpText.of(
-        "Create a user. Only administrators may: after `det user login admin`, or with `det -u admin`. The password is\n"
-        "asked for, or read from a pipe.",
+        "Create a user. Only administrators may: after `det user login admin`, or with `det -u admin`.\n"
+        "The password is asked for, or read from a pipe.",
         "det user create ada",
         "det user create bob --admin",
     ),

@@ -360,3 +360,15 @@ def test_page_of_changes_has_pages(world, client, monkeypatch):
     last = shown(world, "/audit?kind=experiment&offset=2")
     assert "created by determined" in last
     assert "Older" not in last
+
+
+def test_calls_on_many_runs_name_what_they_changed(world, client):
+    number, trial, _ = world.launch()
+    for verb in ("pause", "resume", "kill"):
+        client.post(f"/api/v1/runs/{verb}", {"runIds": [trial["id"]]})
+    client.wait_for_state(number, "CANCELED")
+    client.post("/api/v1/runs/archive", {"runIds": [trial["id"]]})
+    done = {(verb, kind, identity) for _, verb, kind, identity in told(client)}
+    assert {(verb, "experiment", str(number)) for verb in ("pause", "resume", "archive")} <= done
+    assert ("kill", "trial", str(trial["id"])) in done
+    assert not [entry for entry in done if entry[1] == "master"]

@@ -48,6 +48,8 @@ _TOLD = {
     "workspace_id": "workspace",
 }
 _NAMED = {"password_hash": "password", "meta": "metadata", "checkpoint_storage": "checkpoint storage"}
+# Of nouns that have several.
+_KINDS: dict[type[Base], str] = {ExperimentRow: "experiment", TaskRow: "job", TrialRow: "trial"}
 # What follows from the change itself.
 _FOLLOWS = frozenset(
     {
@@ -193,25 +195,21 @@ class Changes:
         return set(found)
 
     def _objects(self, session: Session, act: Act) -> dict[tuple[str, str], dict[str, Any]]:
-        of_kind: dict[str, tuple[Base | None, bool, dict[str, tuple[Any, Any]]]] = {
-            _id(found[0]): found for found in self._rows.values()
+        found: dict[tuple[str, str], tuple[Base | None, bool, dict[str, tuple[Any, Any]]]] = {
+            (_kind(act.noun, row), _id(row)): (row, is_new, columns)
+            for row, is_new, columns in self._rows.values()
         }
         if act.id is not None:
-            changed = [
-                found for found in of_kind.values() if found[0] is not None and _is_named(found[0], act)
-            ]
+            changed = [one for one in found.values() if one[0] is not None and _is_named(one[0], act)]
             named = changed[0] if changed else (_find(session, act.noun, act.id), False, {})
-            of_kind = {act.id if named[0] is None else _id(named[0]): named}
-        elif act.noun.is_recorded_once or (
-            act.verb == "create" and any(found[1] for found in of_kind.values())
-        ):
-            of_kind = {key: found for key, found in of_kind.items() if found[1]}
-        elif not of_kind:
+            found = {(_kind(act.noun, named[0]), act.id if named[0] is None else _id(named[0])): named}
+        elif act.noun.is_recorded_once or (act.verb == "create" and any(one[1] for one in found.values())):
+            found = {key: one for key, one in found.items() if one[1]}
+        elif not found:
             is_login = act.noun.kind == "user" and self._author.user_id is not None
-            of_kind = {str(self._author.user_id) if is_login else "": (None, False, {})}
+            found = {(act.noun.kind, str(self._author.user_id) if is_login else ""): (None, False, {})}
         shaped = {}
-        for key, (row, is_new, columns) in of_kind.items():
-            kind = _kind(act.noun, row)
+        for (kind, key), (row, is_new, columns) in found.items():
             shaped[kind, key] = {
                 **_place(session, act, row),
                 "verb": "create" if is_new and act.verb in PLAIN_VERBS else act.verb,
@@ -283,10 +281,8 @@ def _id(row: Base) -> str:
 
 
 def _kind(noun: Noun, row: Base | None) -> str:
-    """Return the kind of a thing; that of the queue has things of two kinds."""
-    if noun.kind != "queue" or row is None:
-        return noun.kind
-    return "job" if isinstance(row, TaskRow) else "experiment"
+    """Return the kind of a thing, by its row if the noun has several kinds."""
+    return noun.kind if row is None or len(noun.rows) == 1 else _KINDS[type(row)]
 
 
 def _place(session: Session, act: Act, row: Base | None) -> dict[str, str]:
