@@ -47,6 +47,8 @@ class Known:
         client.post(f"/api/v1/trials/{self.trial['id']}/media", media)
         job = client.post("/api/v1/commands", {"config": {"entrypoint": ["true"]}})
         self.job_id = job["command"]["id"]
+        version = {"checkpointUuid": UUID, "createModel": True, "aliases": ["champion"]}
+        client.post("/api/v1/models/known/versions", version)
 
     def name(self, parameter: str, path: str) -> str:
         """Return what is there under a parameter of a path."""
@@ -58,6 +60,9 @@ class Known:
             "user_id": "2",
             "username": "determined",
             "media_id": "1",
+            "model": "known",
+            "version": "1",
+            "alias": "champion",
             "webhook_id": "1",
             "allocation_id": self.allocation_id,
             "task_id": self.job_id if "commands" in path else self.trial["taskId"],
@@ -76,7 +81,7 @@ def send(known: Known, case: Any, *, is_there: bool) -> Any:
     # These wait on purpose.
     if "signals/preemption" in case.path:
         query = {"timeoutSeconds": "0"}
-    elif case.path.endswith("/logs"):
+    elif case.path.endswith(("/logs", "/logs/fields")):
         query["follow"] = "false"
     return known.world.http.request(
         arguments["method"],
@@ -134,7 +139,8 @@ def test_no_request_is_too_much_for_the_master(world, caplog):
                 reject()
             took_s = time.monotonic() - began
             count["sent"] += 1
-            if answer.status_code >= 500 or took_s > LONGEST_S:
+            # 501 names a call that is not served.
+            if (answer.status_code >= 500 and answer.status_code != 501) or took_s > LONGEST_S:
                 what = f"{case.method} {case.path}"
                 faults.setdefault(f"{what} {answer.status_code}", f"{took_s:.1f} s: {answer.text[:300]}")
 
