@@ -38,10 +38,8 @@ class ModelReference:
         Raises:
             ValueError: it is none of the three.
         """
-        name, mark, rest = text, "", ""
-        for separator in "@:":
-            if separator in text:
-                name, mark, rest = text.partition(separator)
+        # A text with both marks has one of them in the rest, which is then refused.
+        name, mark, rest = text.partition(":" if ":" in text else "@")
         is_number = rest.isascii() and rest.isdigit()
         if (
             name_problem(name)

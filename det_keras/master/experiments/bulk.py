@@ -59,11 +59,18 @@ def apply_to_each(store: Store, experiment_ids: Sequence[int], action: Action) -
     Returns:
         The number of each, and why nothing was done with it; empty if it was done.
     """
+    return one_by_one(store, experiment_ids, lambda tx, number: action(tx, find_experiment(tx, number)))
+
+
+def one_by_one(
+    store: Store, numbers: Sequence[int], act: Callable[[Transaction, int], None]
+) -> list[tuple[int, str]]:
+    """Do something with each of some numbers, in a transaction of its own; see `apply_to_each`."""
     results = []
-    for number in dict.fromkeys(experiment_ids):
+    for number in dict.fromkeys(numbers):
         try:
             with store.writing() as tx:
-                action(tx, find_experiment(tx, number))
+                act(tx, number)
             results.append((number, ""))
         except ApiError as error:
             results.append((number, str(error)))

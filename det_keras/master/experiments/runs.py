@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Store, Transaction
-from det_keras.master.errors import ApiError, FailedPreconditionError, NotFoundError
+from det_keras.master.errors import FailedPreconditionError, NotFoundError
 from det_keras.master.experiments import bulk
 from det_keras.master.experiments.reporting import controller_of
 from det_keras.master.experiments.steering import going_on
@@ -95,16 +95,12 @@ def apply_to_each(
     Returns:
         The number of each, and why nothing was done with it; empty if it was done.
     """
-    results = []
-    for number in dict.fromkeys(trial_ids):
-        try:
-            with store.writing() as tx:
-                trial = find_trial(tx, number)
-                experiment = find_experiment(tx, trial.experiment_id)
-                if project_id and experiment.project_id != project_id:
-                    raise NotFoundError(f"Run with id '{number}' not found in project with id '{project_id}'")
-                action(tx, trial, experiment)
-            results.append((number, ""))
-        except ApiError as error:
-            results.append((number, str(error)))
-    return results
+
+    def act(tx: Transaction, number: int) -> None:
+        trial = find_trial(tx, number)
+        experiment = find_experiment(tx, trial.experiment_id)
+        if project_id and experiment.project_id != project_id:
+            raise NotFoundError(f"Run with id '{number}' not found in project with id '{project_id}'")
+        action(tx, trial, experiment)
+
+    return bulk.one_by_one(store, trial_ids, act)

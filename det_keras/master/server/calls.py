@@ -137,7 +137,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
         InvalidArgumentError: there are some; the nearest known ones are named.
     """
     route = request.scope["route"]
-    # What is behind a proxy has parameters of its own.
+    # Pages keep what they show in their addresses.
     if not request.query_params or not route.path.startswith("/api/"):
         return
     known = _parameters_of(route) | _WITHOUT_EFFECT.get(route.path, frozenset())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from det_keras.errors import DetError
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
     from det_keras.client import Session
+    from det_keras.protocol.registry import ModelReference
 
 _SORTS = ("name", "description", "creation_time", "last_updated_time", "num_versions", "workspace")
 
@@ -116,16 +118,21 @@ def find_version(session: Session, text: str) -> dict[str, Any]:
         DetError: it is malformed, or the model has no version.
         MasterError: there is no such version.
     """
-    from det_keras.protocol.registry import ModelReference
-
-    try:
-        reference = ModelReference.parse(text)
-    except ValueError as error:
-        raise DetError(str(error)) from None
+    reference = _reference(text)
     version = session.api.models.version(reference)
     if version is None:
         raise DetError(f"Model {reference.name!r} has no version yet.")
     return version
+
+
+def _reference(text: str) -> ModelReference:
+    # Imported here: `det --help` does not need it.
+    from det_keras.protocol.registry import ModelReference
+
+    try:
+        return ModelReference.parse(text)
+    except ValueError as error:
+        raise DetError(str(error)) from None
 
 
 def _list(args: argparse.Namespace, settings: Settings) -> int:
@@ -191,14 +198,9 @@ def _register(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _describe(args: argparse.Namespace, settings: Settings) -> int:
-    from det_keras.protocol.registry import ModelReference
-
-    try:
-        reference = ModelReference.parse(args.model)
-    except ValueError as error:
-        raise DetError(str(error)) from None
+    reference = _reference(args.model)
     if args.version is not None:
-        reference = ModelReference(reference.name, args.version)
+        reference = replace(reference, version=args.version)
     with open_session(settings) as session:
         model = session.api.models.get(reference.name)
         version = session.api.models.version(reference)
